@@ -1,0 +1,54 @@
+"""The decorator of every compiled function: numba's nopython mode, compiled at import, kept on disk.
+
+numba's own disk cache asks only whether the file of the function itself has changed, so a kernel would go on
+running an old version of a helper that it inlined from another file. Here the stamp of an entry is a digest of the
+sources of all compiled code of the package, and of the function's own file: after any edit the entry is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_PACKAGE = Path(__file__).parent
+#: Folders of the package that hold compiled code.
+_FOLDERS = ("cache", "engines", "workloads", "predictor")
+
+
+@cache
+def _package_digest() -> bytes:
+    sha = hashlib.sha256(numba.__version__.encode())
+    for folder in _FOLDERS:
+        for file in sorted((_PACKAGE / folder).rglob("*.py")):
+            sha.update(file.read_bytes())
+    sha.update((_PACKAGE / "vocabulary.py").read_bytes())
+    return sha.digest()
+
+
+def compiled(signature: Any = None, **options: Any) -> Callable[[Function], Function]:
+    """Compile a function with numba: at once for `signature`, else at its first call for the types it gets.
+
+    Args:
+        signature: a numba signature, for instance ``types.int64(types.int32[::1])``. Functions that a policy hands to
+            the pool need one, and so does every entry point from Python, to keep a second start quick.
+        options: passed on to `numba.njit`.
+    """
+
+    def decorate(function: Function) -> Function:
+        dispatcher = numba.njit(**options)(function)
+        dispatcher.enable_caching()
+        digest = hashlib.sha256(_package_digest() + Path(function.__code__.co_filename).read_bytes()).hexdigest()
+        dispatcher._cache._cache_file._source_stamp = digest
+        if signature is not None:
+            dispatcher.compile(signature)
+            dispatcher.disable_compile()
+        return dispatcher  # type: ignore[no-any-return]
+
+    return decorate

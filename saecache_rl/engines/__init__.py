@@ -1,0 +1,1 @@
+"""What drives a cache: the simulator, and the measures that judge it."""

@@ -1,0 +1,1 @@
+"""From records to `Trace`: generators, loaders of public formats, and which requests form a session."""
