@@ -1,0 +1,144 @@
+"""Which requests form a session: by lineage, which any engine can see, or by the client's own ids.
+
+Everything here is causal: what is said of request r rests on requests 0 … r alone, so a trace that was cut short gives
+the same leading rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from saecache_rl.compiled import compiled
+from saecache_rl.errors import InputError, nearest
+from saecache_rl.workloads.trace import ENDED_FOR_TOOL, HAS_TOOLS, Trace
+
+_INT = types.int32[::1]
+_LONG = types.int64[::1]
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The sessions of a trace's R requests, as an engine knows them.
+
+    source: "lineage" or "hint".
+    session: (R,) int32, dense in order of first appearance.
+    turn: (R,) int32, 0 for a session's first request.
+    gap_seconds: (R,) float64, arrival less the arrival of the session's previous request; nan at turn 0.
+    agentic: (R,) uint8, 1 where the session has had tools (definitions, calls or outputs) in its requests up to this
+        one, this one's own reply included: what is known when the request is released.
+    """
+
+    source: str
+    session: npt.NDArray[np.int32]
+    turn: npt.NDArray[np.int32]
+    gap_seconds: npt.NDArray[np.float64]
+    agentic: npt.NDArray[np.uint8]
+
+
+@compiled(_INT(_LONG, _INT, _LONG, _INT, _INT, _INT, types.int64))
+def _lineage(prompt_start, prompt_blocks, generated_start, generated_blocks, prompt_tokens, output_tokens, identities):  # type: ignore[no-untyped-def]
+    requests = len(prompt_tokens)
+    session = np.empty(requests, np.int32)
+    toucher = np.full(identities, -1, np.int32)  # the only session that has had the block; -2: several have
+    tail_of = np.full(identities, -1, np.int32)  # the session whose latest chain ends in the block
+    covered = np.empty(requests, np.int64)  # per session: tokens whose KV its latest request left
+    sessions = 0
+    for r in range(requests):
+        own = np.int32(-1)
+        for i in range(prompt_start[r + 1] - 1, prompt_start[r] - 1, -1):
+            block = prompt_blocks[i]
+            candidate = tail_of[block]
+            if candidate >= 0 and toucher[block] == candidate:
+                # A prompt that is shorter than what the session left does not extend it, whatever blocks they share.
+                if prompt_tokens[r] >= covered[candidate]:
+                    own = candidate
+                    tail_of[block] = -1
+                break
+        if own < 0:
+            own = np.int32(sessions)
+            sessions += 1
+        session[r] = own
+        covered[own] = prompt_tokens[r] + max(output_tokens[r] - 1, 0)
+        tail = np.int32(-1)
+        for i in range(prompt_start[r], prompt_start[r + 1]):
+            tail = prompt_blocks[i]
+            if toucher[tail] != own:
+                toucher[tail] = own if toucher[tail] == -1 else -2
+        for i in range(generated_start[r], generated_start[r + 1]):
+            tail = generated_blocks[i]
+            if toucher[tail] != own:
+                toucher[tail] = own if toucher[tail] == -1 else -2
+        if tail >= 0:
+            tail_of[tail] = own
+    return session
+
+
+@compiled(types.Tuple((_INT, types.float64[::1], types.uint8[::1]))(_INT, types.float64[::1], types.uint8[::1]))
+def _along(session, arrival, tools):  # type: ignore[no-untyped-def]
+    """Turn, gap and whether tools have been seen, of each request."""
+    requests = len(session)
+    turn = np.empty(requests, np.int32)
+    gap = np.empty(requests, np.float64)
+    agentic = np.empty(requests, np.uint8)
+    previous = np.full(requests, -1, np.int64)
+    for r in range(requests):
+        before = previous[session[r]]
+        if before < 0:
+            turn[r], gap[r], agentic[r] = 0, np.nan, tools[r]
+        else:
+            turn[r] = turn[before] + 1
+            gap[r] = arrival[r] - arrival[before]
+            agentic[r] = agentic[before] | tools[r]
+        previous[session[r]] = r
+    return turn, gap, agentic
+
+
+def _sessions(trace: Trace, source: str, session: npt.NDArray[np.int32]) -> Sessions:
+    tools = ((trace.flags & (HAS_TOOLS | ENDED_FOR_TOOL)) != 0).astype(np.uint8)
+    turn, gap_seconds, agentic = _along(session, np.ascontiguousarray(trace.arrival), tools)
+    return Sessions(source, session, turn, gap_seconds, agentic)
+
+
+def lineage(trace: Trace) -> Sessions:
+    """Find sessions by what their prompts extend, as an engine without hints can.
+
+    A request continues the session whose latest chain, generated blocks included, it extends: the deepest of its
+    prompt's full blocks that is the last block of such a chain, of a session that alone has had this block, and the
+    prompt is at least as long as what that session left. A session's last block moves on when it continues, so that an
+    old one no longer identifies it, and a block that several sessions have had identifies none. Everything else begins
+    a session. A history that the client rewrites (compaction, reasoning stripped) therefore begins one too.
+    """
+    columns = ("prompt_start", "prompt_blocks", "generated_start", "generated_blocks", "prompt_tokens", "output_tokens")
+    arrays = [np.ascontiguousarray(getattr(trace, c)) for c in columns]
+    return _sessions(trace, "lineage", _lineage(*arrays, trace.num_identities))
+
+
+def hint(trace: Trace) -> Sessions:
+    """Take the client's ids; a request without one is a session of its own.
+
+    Raises:
+        InputError: no request of the trace has an id.
+    """
+    if not (trace.session >= 0).any():
+        raise InputError(f"{trace.name}: the data names no sessions; use engine.sessions=lineage")
+    names = np.where(trace.session >= 0, trace.session.astype(np.int64), -1 - np.arange(trace.num_requests))
+    _, first, which = np.unique(names, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int32)
+    rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
+    return _sessions(trace, "hint", rank[which.reshape(-1)])
+
+
+def find_sessions(trace: Trace, source: str) -> Sessions:
+    """Return `lineage(trace)` or `hint(trace)`, by name.
+
+    Raises:
+        InputError: another name, or "hint" for a trace that names no sessions.
+    """
+    known = {"lineage": lineage, "hint": hint}
+    if source not in known:
+        raise InputError(f"engine.sessions={source}: unknown; choose lineage or hint{nearest(str(source), known)}")
+    return known[source](trace)
