@@ -18,18 +18,23 @@ import numba
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parent
-#: Folders of the package that hold compiled code.
-_FOLDERS = ("cache", "engines", "workloads", "predictor")
+#: What compiled code of a folder may call in other folders; anywhere else, a policy of somebody's own, calls the cache.
+_CALLS = {"engines": ("cache",), "workloads": (), "cache": (), "predictor": ()}
 
 
 @cache
-def _package_digest() -> bytes:
-    sha = hashlib.sha256(numba.__version__.encode())
-    for folder in _FOLDERS:
-        for file in sorted((_PACKAGE / folder).rglob("*.py")):
-            sha.update(file.read_bytes())
+def _digest(file: Path) -> str:
+    """Digest of all sources that the compiled functions of `file` can have inlined."""
+    sha = hashlib.sha256(numba.__version__.encode() + file.read_bytes())
+    folders = ["cache"]
+    if file.is_relative_to(_PACKAGE) and len(file.relative_to(_PACKAGE).parts) > 1:
+        own = file.relative_to(_PACKAGE).parts[0]
+        folders = [own, *_CALLS.get(own, ())]
+    for folder in folders:
+        for source in sorted((_PACKAGE / folder).rglob("*.py")):
+            sha.update(source.read_bytes())
     sha.update((_PACKAGE / "vocabulary.py").read_bytes())
-    return sha.digest()
+    return sha.hexdigest()
 
 
 def compiled(signature: Any = None, **options: Any) -> Callable[[Function], Function]:
@@ -44,8 +49,7 @@ def compiled(signature: Any = None, **options: Any) -> Callable[[Function], Func
     def decorate(function: Function) -> Function:
         dispatcher = numba.njit(**options)(function)
         dispatcher.enable_caching()
-        digest = hashlib.sha256(_package_digest() + Path(function.__code__.co_filename).read_bytes()).hexdigest()
-        dispatcher._cache._cache_file._source_stamp = digest
+        dispatcher._cache._cache_file._source_stamp = _digest(Path(function.__code__.co_filename))
         if signature is not None:
             dispatcher.compile(signature)
             dispatcher.disable_compile()

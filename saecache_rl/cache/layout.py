@@ -65,7 +65,9 @@ POOL = np.dtype(
         ("sampled", "i8"),  # victims chosen from a sample
         ("random", "u8"),  # state of the sampler
         ("ghost_next", "i8"),  # where the ring of ghosts is written next
+        ("deepest", "f8"),  # largest offset seen in the structural queue, decaying by the window
         ("closed", "i8"),  # 1: leaves only (prefix closure); 0: any unreferenced block
+        ("routed", "i8"),  # 1: the policy routes blocks to queues, so `held` is kept by queue
     ],
     align=True,
 )
@@ -122,6 +124,7 @@ class Cache(NamedTuple):
     ghosts: Any  # (G,) GHOST, a ring
     ghost_table: Any  # int32, hash table of the ring's positions, -1: empty
     held: Any  # (4,) int64, resident blocks by queue
+    evicted: Any  # (4 + 7,) int64, evictions so far by queue, then by token type
     pool: Any  # (1,) POOL
     request: Any  # (1,) REQUEST
     params: Any  # float64, the policy's parameters as its `encode` gives them
@@ -134,6 +137,9 @@ def _records(dtype: np.dtype[Any]) -> types.Array:
     return types.Array(numba.from_dtype(dtype), 1, "C")
 
 
+INT = types.int64
+BLOCKS = _records(BLOCK)
+HEAPS = _records(HEAP)
 CACHE = types.NamedTuple(
     (
         types.int32[::1],
@@ -148,6 +154,7 @@ CACHE = types.NamedTuple(
         types.int32[::1],
         _records(GHOST),
         types.int32[::1],
+        types.int64[::1],
         types.int64[::1],
         _records(POOL),
         _records(REQUEST),

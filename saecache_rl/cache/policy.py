@@ -22,7 +22,7 @@ A new policy is one module with a `Policy` subclass and one YAML file that names
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ import numpy.typing as npt
 from saecache_rl.cache.layout import ON_ACCESS, ON_EVICT, ON_RELEASE, SCORE
 from saecache_rl.cache.params import ParamSpace, PolicyParams
 from saecache_rl.compiled import compiled
+
+if TYPE_CHECKING:
+    from saecache_rl.workloads.trace import Trace
 
 
 @compiled(SCORE)
@@ -89,9 +92,11 @@ class Policy:
     #: True where it reads what a live engine could not know; every output says so.
     oracle: ClassVar[bool] = False
     #: True: leaves only, so that resident blocks are whole prefixes.
-    closed: bool = True
+    closed: ClassVar[bool] = True
+    #: True: `on_release` sets `queue`; the pool then counts resident blocks by queue.
+    routed: ClassVar[bool] = False
     #: Remembered evictions, as a multiple of the number of blocks.
-    ghosts: float = 0.0
+    ghosts: ClassVar[float] = 0.0
 
     def functions(self) -> Functions:
         """The compiled functions."""
@@ -112,3 +117,7 @@ class Policy:
     def state(self, num_blocks: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """The policy's own state (`cache.reals`, `cache.ints`) before the first request."""
         return np.zeros(0, np.float64), np.zeros(0, np.int64)
+
+    def foresee(self, trace: Trace) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """What an oracle reads: `cache.future`, and `cache.ints` to begin with. Only called where `oracle` is set."""
+        raise NotImplementedError(f"policy {self.name} is marked as an oracle and has to say what it foresees")

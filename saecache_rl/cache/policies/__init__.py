@@ -1,0 +1,1 @@
+"""The eviction policies, one module each; `conf/agent` names them."""

@@ -1,0 +1,142 @@
+"""Candidates for eviction: one binary heap a class, all in one arena, each slot knowing its place.
+
+Order in a heap: lower key, then deeper in its chain, then older access. A heap without an order by key (see
+`saecache_rl.cache.policy`) is the same array, whose keys are scores that hold for one clock value.
+"""
+
+from __future__ import annotations
+
+from numba import types
+
+from saecache_rl.cache.layout import BLOCKS, CACHE, HEAPS, INT, SLOTS
+from saecache_rl.compiled import compiled
+
+
+@compiled(inline="always")
+def precedes(blocks, a, b):  # type: ignore[no-untyped-def]
+    """Whether slot `a` is to be evicted before slot `b` of the same class."""
+    if blocks[a].key != blocks[b].key:
+        return blocks[a].key < blocks[b].key
+    if blocks[a].offset != blocks[b].offset:
+        return blocks[a].offset > blocks[b].offset
+    return blocks[a].access < blocks[b].access
+
+
+@compiled(types.void(BLOCKS, SLOTS, INT, INT))
+def sift_up(blocks, arena, start, place):  # type: ignore[no-untyped-def]
+    """Move the slot at `place` towards the root until its parent precedes it."""
+    slot = arena[start + place]
+    while place > 0:
+        above = (place - 1) >> 1
+        other = arena[start + above]
+        if not precedes(blocks, slot, other):
+            break
+        arena[start + place] = other
+        blocks[other].position = place
+        place = above
+    arena[start + place] = slot
+    blocks[slot].position = place
+
+
+@compiled(types.void(BLOCKS, SLOTS, INT, INT, INT))
+def sift_down(blocks, arena, start, size, place):  # type: ignore[no-untyped-def]
+    """Move the slot at `place` away from the root until it precedes both below it."""
+    slot = arena[start + place]
+    while True:
+        below = 2 * place + 1
+        if below >= size:
+            break
+        if below + 1 < size and precedes(blocks, arena[start + below + 1], arena[start + below]):
+            below += 1
+        other = arena[start + below]
+        if not precedes(blocks, other, slot):
+            break
+        arena[start + place] = other
+        blocks[other].position = place
+        place = below
+    arena[start + place] = slot
+    blocks[slot].position = place
+
+
+@compiled(types.void(HEAPS, SLOTS))
+def spread(heaps, arena):  # type: ignore[no-untyped-def]
+    """Lay the heaps out anew with equal spare room each; the arena is larger than all slots together."""
+    count = len(heaps)
+    used = 0
+    for c in range(count):
+        used += heaps[c].size
+    spare = (len(arena) - used) // count
+    # Move those that go left first to last, then those that go right last to first, so that none overwrites another.
+    target = 0
+    for c in range(count):
+        if target <= heaps[c].start:
+            for i in range(heaps[c].size):
+                arena[target + i] = arena[heaps[c].start + i]
+            heaps[c].room = -1
+        target += heaps[c].size + spare
+    for c in range(count - 1, -1, -1):
+        target -= heaps[c].size + spare
+        if heaps[c].room != -1:
+            for i in range(heaps[c].size - 1, -1, -1):
+                arena[target + i] = arena[heaps[c].start + i]
+        heaps[c].start = target
+        heaps[c].room = heaps[c].size + spare
+
+
+@compiled(types.void(BLOCKS, HEAPS, SLOTS, INT))
+def push(blocks, heaps, arena, slot):  # type: ignore[no-untyped-def]
+    """Make `slot` a candidate of its class."""
+    c = blocks[slot].cls
+    if heaps[c].size == heaps[c].room:
+        spread(heaps, arena)
+    place = heaps[c].size
+    arena[heaps[c].start + place] = slot
+    heaps[c].size = place + 1
+    if heaps[c].ordered == 1:
+        sift_up(blocks, arena, heaps[c].start, place)
+    else:
+        blocks[slot].position = place
+        heaps[c].dirty = 1
+
+
+@compiled(types.void(BLOCKS, HEAPS, SLOTS, INT))
+def remove(blocks, heaps, arena, slot):  # type: ignore[no-untyped-def]
+    """Make `slot` no candidate any more."""
+    c = blocks[slot].cls
+    place = blocks[slot].position
+    start = heaps[c].start
+    last = heaps[c].size - 1
+    heaps[c].size = last
+    blocks[slot].position = -1
+    if heaps[c].head == slot:
+        heaps[c].head = -1
+    if place == last:
+        return
+    moved = arena[start + last]
+    arena[start + place] = moved
+    blocks[moved].position = place
+    if place > 0 and precedes(blocks, moved, arena[start + ((place - 1) >> 1)]):
+        sift_up(blocks, arena, start, place)
+    else:
+        sift_down(blocks, arena, start, last, place)
+
+
+@compiled(types.void(BLOCKS, HEAPS, SLOTS, INT))
+def rebuild(blocks, heaps, arena, c):  # type: ignore[no-untyped-def]
+    """Order a heap whose keys have all changed."""
+    start = heaps[c].start
+    size = heaps[c].size
+    for place in range(size // 2 - 1, -1, -1):
+        sift_down(blocks, arena, start, size, place)
+
+
+@compiled(types.void(CACHE, INT, types.float64))
+def rekey(cache, slot, key):  # type: ignore[no-untyped-def]
+    """Give a slot another key, wherever it is; for policies that change a key between releases."""
+    blocks = cache.blocks
+    if blocks[slot].position < 0:
+        blocks[slot].key = key
+        return
+    remove(blocks, cache.heaps, cache.arena, slot)
+    blocks[slot].key = key
+    push(blocks, cache.heaps, cache.arena, slot)

@@ -1,0 +1,396 @@
+"""The block pool of vLLM V1, with the choice of victims left to a policy.
+
+Physical slots hold blocks; an identity may own several (a prompt's whole last block is computed and inserted anew, and so is a
+reply that is generated again). Matching takes the oldest copy. A request references what it matched, takes the
+missing slots (slots without a hash first, then victims), and at its end releases all.
+
+Candidates are the *leaves*: unreferenced slots whose identity has another copy, or none of whose identity's children is
+resident. So resident blocks always form whole prefixes; a parent becomes a candidate when its last child goes. With
+``pool.closed == 0`` every unreferenced slot is one.
+
+A request that needs room scores the heads of the ordered classes, and each leaf of the others, once; then it
+evicts from the lowest, going down a chain while the parent is the next victim anyway.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from saecache_rl.cache.ghosts import remember
+from saecache_rl.cache.heap import precedes, push, rebuild, remove, sift_up
+from saecache_rl.cache.layout import CACHE, GENERATED, INT, LOOSE, ON_EVICT, ON_RELEASE, SCORE, SLOTS
+from saecache_rl.compiled import compiled
+from saecache_rl.vocabulary import NUM_QUEUES
+
+SCORER = types.FunctionType(SCORE)
+SCORES = types.float64[::1]
+
+#: Unordered classes with more candidates are sampled.
+EXACT_LIMIT = 4096
+#: Candidates looked at when sampling.
+SAMPLE = 64
+
+
+@compiled(inline="always")
+def is_candidate(cache, slot):  # type: ignore[no-untyped-def]
+    """Whether a slot may be evicted now."""
+    block = cache.blocks[slot]
+    if block.refs > 0 or block.identity < 0:
+        return False
+    identity = block.identity
+    return (
+        cache.children[identity] == 0
+        or cache.blocks[cache.first[identity]].next_copy >= 0
+        or block.flags & LOOSE != 0
+        or cache.pool[0].closed == 0
+    )
+
+
+@compiled(types.void(CACHE, INT))
+def settle(cache, slot):  # type: ignore[no-untyped-def]
+    """Put a slot among the candidates, or take it out, as its state now is."""
+    candidate = is_candidate(cache, slot)
+    if candidate and cache.blocks[slot].position < 0:
+        push(cache.blocks, cache.heaps, cache.arena, slot)
+    elif not candidate and cache.blocks[slot].position >= 0:
+        remove(cache.blocks, cache.heaps, cache.arena, slot)
+
+
+@compiled(INT(CACHE, SLOTS, INT))
+def match(cache, identities, size):  # type: ignore[no-untyped-def]
+    """Length of the longest leading run of ``identities[:size]`` that is resident. Changes nothing."""
+    hits = 0
+    while hits < size and cache.first[identities[hits]] >= 0:
+        hits += 1
+    return hits
+
+
+@compiled(types.void(CACHE, SLOTS, INT, SLOTS))
+def touch(cache, identities, hits, chain):  # type: ignore[no-untyped-def]
+    """A scheduled request takes the matched run: reference each, write its slots to ``chain[:hits]``."""
+    cache.pool[0].access += 1
+    access = cache.pool[0].access
+    now = cache.pool[0].now
+    for i in range(hits):
+        slot = cache.first[identities[i]]
+        chain[i] = slot
+        block = cache.blocks[slot]
+        if block.position >= 0:
+            remove(cache.blocks, cache.heaps, cache.arena, slot)
+        block.refs += 1
+        block.time = now
+        block.access = access
+        block.count += 1
+        block.flags &= 255 - GENERATED
+
+
+@compiled(types.void(CACHE, INT))
+def _settle_copies(cache, identity):  # type: ignore[no-untyped-def]
+    slot = cache.first[identity]
+    while slot >= 0:
+        settle(cache, slot)
+        slot = cache.blocks[slot].next_copy
+
+
+@compiled(types.void(CACHE, INT, INT, types.boolean))
+def insert(cache, slot, identity, generated):  # type: ignore[no-untyped-def]
+    """Give a taken slot its identity, referenced once by the current request."""
+    block = cache.blocks[slot]
+    block.identity = identity
+    block.next_copy = -1
+    block.refs = 1
+    block.position = -1
+    block.key = 0.0
+    block.time = cache.pool[0].now
+    block.access = cache.pool[0].access
+    block.count = 1
+    block.offset = cache.offset[identity]
+    block.session = cache.request[0].session
+    block.token_type = cache.token_type[identity]
+    block.cls = 0
+    block.queue = 0
+    block.flags = GENERATED if generated else 0
+    cache.held[0] += 1
+    oldest = cache.first[identity]
+    if oldest < 0:
+        cache.first[identity] = slot
+        parent = cache.parent[identity]
+        if parent >= 0:
+            cache.children[parent] += 1
+            if cache.children[parent] == 1 and cache.first[parent] >= 0:
+                _settle_copies(cache, parent)
+    else:
+        youngest = oldest
+        while cache.blocks[youngest].next_copy >= 0:
+            youngest = cache.blocks[youngest].next_copy
+        cache.blocks[youngest].next_copy = slot
+        settle(cache, oldest)
+
+
+@compiled(INT(CACHE, INT))
+def evict(cache, slot):  # type: ignore[no-untyped-def]
+    """Drop a slot's identity; the slot is no candidate any more. Return the parent's slot if that made it one, else -1.
+
+    The parent is not put among the candidates: the caller may evict it at once.
+    """
+    remember(cache, slot)
+    block = cache.blocks[slot]
+    identity = block.identity
+    cache.held[block.queue] -= 1
+    cache.evicted[block.queue] += 1
+    cache.evicted[NUM_QUEUES + block.token_type] += 1
+    cache.pool[0].evictions += 1
+    before = -1
+    at = cache.first[identity]
+    while at != slot:
+        before = at
+        at = cache.blocks[at].next_copy
+    if before < 0:
+        cache.first[identity] = block.next_copy
+    else:
+        cache.blocks[before].next_copy = block.next_copy
+    block.next_copy = -1
+    remaining = cache.first[identity]
+    if remaining >= 0:
+        if cache.blocks[remaining].next_copy < 0:
+            settle(cache, remaining)
+        return -1
+    parent = cache.parent[identity]
+    if parent < 0:
+        return -1
+    cache.children[parent] -= 1
+    if cache.children[parent] > 0:
+        return -1
+    above = cache.first[parent]
+    if above < 0:
+        return -1
+    if cache.blocks[above].next_copy >= 0 or cache.blocks[above].position >= 0 or not is_candidate(cache, above):
+        return -1
+    return above
+
+
+@compiled(types.void(CACHE, SCORER, INT, SLOTS, SCORES))
+def _rescore(cache, score, c, slots, scores):  # type: ignore[no-untyped-def]
+    """Score every candidate of an unordered class and order its heap by it; or look at a sample of a large one."""
+    heap = cache.heaps[c]
+    blocks = cache.blocks
+    size = heap.size
+    if size > EXACT_LIMIT:
+        heap.sampled = 1
+        state = cache.pool[0].random
+        for i in range(SAMPLE):
+            # A 64-bit linear congruential step; Knuth's MMIX constants (TAOCP 2, 3.3.4).
+            state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+            slots[i] = cache.arena[heap.start + np.int64((state >> np.uint64(33)) % np.uint64(size))]
+        cache.pool[0].random = state
+        score(cache, slots, SAMPLE, scores)
+        best = 0
+        for i in range(SAMPLE):
+            blocks[slots[i]].key = scores[i]
+            if i > 0 and precedes(blocks, slots[i], slots[best]):
+                best = i
+        heap.head = slots[best]
+        heap.score = scores[best]
+        return
+    heap.sampled = 0
+    for i in range(size):
+        slots[i] = cache.arena[heap.start + i]
+    score(cache, slots, size, scores)
+    for i in range(size):
+        blocks[slots[i]].key = scores[i]
+    rebuild(blocks, cache.heaps, cache.arena, c)
+    heap.head = cache.arena[heap.start]
+    heap.score = blocks[heap.head].key
+    heap.dirty = 0
+    heap.now = cache.pool[0].now
+    heap.version = cache.pool[0].version
+
+
+@compiled(types.void(CACHE, SCORER, SLOTS, SCORES))
+def _refresh(cache, score, slots, scores):  # type: ignore[no-untyped-def]
+    """Bring the head and the head's score of every class up to date."""
+    pool = cache.pool[0]
+    waiting = 0
+    for c in range(len(cache.heaps)):
+        heap = cache.heaps[c]
+        if heap.size == 0:
+            heap.head = -1
+        elif heap.ordered == 0:
+            if heap.dirty == 1 or heap.size > EXACT_LIMIT or heap.now != pool.now or heap.version != pool.version:
+                _rescore(cache, score, c, slots, scores)
+            else:
+                heap.head = cache.arena[heap.start]
+                heap.score = cache.blocks[heap.head].key
+        elif heap.head != cache.arena[heap.start] or heap.now != pool.now or heap.version != pool.version or heap.dirty:
+            heap.head = cache.arena[heap.start]
+            heap.now = pool.now
+            heap.version = pool.version
+            heap.dirty = 2
+            slots[waiting] = heap.head
+            waiting += 1
+    if waiting > 0:
+        score(cache, slots, waiting, scores)
+        i = 0
+        for c in range(len(cache.heaps)):
+            if cache.heaps[c].ordered == 1 and cache.heaps[c].dirty == 2:
+                if cache.heaps[c].size > 0:
+                    cache.heaps[c].score = scores[i]
+                    i += 1
+                cache.heaps[c].dirty = 0
+
+
+@compiled(INT(CACHE))
+def _lowest(cache):  # type: ignore[no-untyped-def]
+    """The class whose head goes next, -1 if nothing can be evicted: lowest score, then deeper, then older."""
+    best = -1
+    for c in range(len(cache.heaps)):
+        heap = cache.heaps[c]
+        if heap.head < 0:
+            continue
+        if best < 0:
+            best = c
+            continue
+        other = cache.heaps[best]
+        if heap.score != other.score:
+            if heap.score < other.score:
+                best = c
+            continue
+        a = cache.blocks[heap.head]
+        b = cache.blocks[other.head]
+        if a.offset > b.offset or (a.offset == b.offset and a.access < b.access):
+            best = c
+    return best
+
+
+@compiled(INT(CACHE, INT, SLOTS, INT))
+def _take_ordered(cache, need, taken, start):  # type: ignore[no-untyped-def]
+    """Victims of a policy with one ordered class: the heap's head, then up its chain while the parent comes next."""
+    blocks = cache.blocks
+    heap = cache.heaps[0]
+    count = start
+    while count < need:
+        if heap.size == 0:
+            return count
+        slot = cache.arena[heap.start]
+        remove(blocks, cache.heaps, cache.arena, slot)
+        while True:
+            taken[count] = slot
+            count += 1
+            slot = evict(cache, slot)
+            if slot < 0:
+                break
+            if count == need or (heap.size > 0 and not precedes(blocks, slot, cache.arena[heap.start])):
+                push(blocks, cache.heaps, cache.arena, slot)
+                break
+    return count
+
+
+@compiled(types.void(CACHE, SCORER, INT, SLOTS, SCORES))
+def _push_scored(cache, score, slot, slots, scores):  # type: ignore[no-untyped-def]
+    """Make a slot a candidate in the midst of a choice: in an unordered class it is scored at once."""
+    blocks = cache.blocks
+    heap = cache.heaps[blocks[slot].cls]
+    if heap.ordered == 1 or heap.dirty == 1 or heap.sampled == 1 or heap.size == heap.room or heap.size == 0:
+        push(blocks, cache.heaps, cache.arena, slot)
+        return
+    slots[0] = slot
+    score(cache, slots, 1, scores)
+    blocks[slot].key = scores[0]
+    cache.arena[heap.start + heap.size] = slot
+    heap.size += 1
+    sift_up(blocks, cache.arena, heap.start, heap.size - 1)
+
+
+@compiled(INT(CACHE, SCORER, INT, SLOTS, INT, SLOTS, SCORES))
+def _take_scored(cache, score, need, taken, start, slots, scores):  # type: ignore[no-untyped-def]
+    """Victims among the heads of several classes."""
+    blocks = cache.blocks
+    count = start
+    while count < need:
+        _refresh(cache, score, slots, scores)
+        c = _lowest(cache)
+        if c < 0:
+            return count
+        heap = cache.heaps[c]
+        if heap.ordered == 0 and heap.sampled == 1:
+            cache.pool[0].sampled += 1
+        slot = heap.head
+        lowest = heap.score
+        # While the score stays the same, a chain goes on being the lowest unless another head has that score too.
+        alone = heap.ordered == 1
+        for other in range(len(cache.heaps)):
+            if other != c and cache.heaps[other].head >= 0 and cache.heaps[other].score == lowest:
+                alone = False
+        remove(blocks, cache.heaps, cache.arena, slot)
+        while True:
+            key = blocks[slot].key
+            taken[count] = slot
+            count += 1
+            slot = evict(cache, slot)
+            if slot < 0:
+                break
+            if (
+                count == need
+                or not alone
+                or blocks[slot].cls != c
+                or blocks[slot].key != key
+                or (heap.size > 0 and not precedes(blocks, slot, cache.arena[heap.start]))
+            ):
+                _push_scored(cache, score, slot, slots, scores)
+                break
+    return count
+
+
+@compiled(INT(CACHE, SCORER, types.FunctionType(ON_EVICT), INT, SLOTS, SLOTS, SCORES))
+def take(cache, score, on_evict, need, taken, slots, scores):  # type: ignore[no-untyped-def]
+    """Take `need` slots into `taken`: free ones first, then victims. Return how many there were.
+
+    The taken slots hold no block; the caller inserts one into each, or gives it back with `release_unhashed`.
+    `slots` and `scores` are room for N slots and scores.
+    """
+    pool = cache.pool[0]
+    free = 0
+    while free < need and pool.free > 0:
+        pool.free -= 1
+        taken[free] = cache.free_slots[pool.free]
+        free += 1
+    if free == need:
+        return need
+    if len(cache.heaps) == 1 and cache.heaps[0].ordered == 1:
+        count = _take_ordered(cache, need, taken, free)
+    else:
+        count = _take_scored(cache, score, need, taken, free, slots, scores)
+    on_evict(cache, taken[free:count], count - free)
+    for i in range(free, count):
+        cache.blocks[taken[i]].identity = -1
+    return count
+
+
+@compiled(types.void(CACHE, types.FunctionType(ON_RELEASE), SLOTS, INT))
+def release(cache, on_release, chain, size):  # type: ignore[no-untyped-def]
+    """A request ends: its full blocks ``chain[:size]`` stay, unreferenced by it, the deepest the least recent."""
+    blocks = cache.blocks
+    pool = cache.pool[0]
+    pool.release += 1
+    if pool.routed == 1:
+        for i in range(size):
+            cache.held[blocks[chain[i]].queue] -= 1
+        on_release(cache, chain, size)
+        for i in range(size):
+            cache.held[blocks[chain[i]].queue] += 1
+    else:
+        on_release(cache, chain, size)
+    for i in range(size - 1, -1, -1):
+        slot = chain[i]
+        blocks[slot].refs -= 1
+        if blocks[slot].refs == 0 and is_candidate(cache, slot):
+            push(blocks, cache.heaps, cache.arena, slot)
+
+
+@compiled(types.void(CACHE, INT))
+def release_unhashed(cache, slot):  # type: ignore[no-untyped-def]
+    """Give back a slot that holds a partial block: worth nothing, used first."""
+    cache.blocks[slot].identity = -1
+    cache.free_slots[cache.pool[0].free] = slot
+    cache.pool[0].free += 1
