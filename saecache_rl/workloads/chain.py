@@ -6,7 +6,7 @@ a chain's first block (root, raw id), where requests of different roots (salts) 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,44 +42,37 @@ def _hash(key, raw):  # type: ignore[no-untyped-def]
     return mixed ^ (mixed >> np.uint64(31))
 
 
-@compiled(types.Tuple((_INT, _INT, _INT, _LONG))(_LONG, _LONG, _INT))
-def _chain(raw, starts, roots):  # type: ignore[no-untyped-def]
-    blocks = np.empty(len(raw), np.int32)
-    room = 1024
-    key_of = np.empty(room, np.int32)  # the parent; -1 - root at a chain's start
-    first = np.empty(room, np.int64)
-    offset = np.empty(room, np.int32)
-    table = np.full(2 * room, -1, np.int32)
-    mask = np.uint64(2 * room - 1)
-    found = 0
-    for r in range(len(starts) - 1):
-        key = -1 - roots[r]
+@compiled(types.int64(_LONG, _INT, _LONG, _INT, types.int64))
+def _enter(raw, key_of, first, table, found):  # type: ignore[no-untyped-def]
+    """Fill an empty table (of a power of two) with the identities found so far."""
+    mask = np.uint64(len(table) - 1)
+    for identity in range(found):
+        slot = _hash(key_of[identity], raw[first[identity]]) & mask
+        while table[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        table[slot] = identity
+    return found
+
+
+@compiled(types.Tuple((types.int64, types.int64))(_LONG, _LONG, _INT, _INT, _INT, _LONG, _INT, _INT, types.int64, types.int64))
+def _chain(raw, starts, roots, blocks, key_of, first, offset, table, request, found):  # type: ignore[no-untyped-def]
+    """Chain whole requests from `request` on, while there is room; return the next request and the identities found."""
+    mask = np.uint64(len(table) - 1)
+    room = len(key_of)
+    for r in range(request, len(starts) - 1):
+        if starts[r + 1] - starts[r] > room - found:
+            return r, found
+        key = -1 - np.int64(roots[r])
         for i in range(starts[r], starts[r + 1]):
             # Identities are numbered in order of appearance, so along a chain the next one is mostly its parent's + 1.
             identity = key + 1 if key >= 0 else found
             if identity >= found or key_of[identity] != key or raw[first[identity]] != raw[i]:
                 slot = _hash(key, raw[i]) & mask
-                while True:
-                    identity = table[slot]
-                    if identity < 0 or (key_of[identity] == key and raw[first[identity]] == raw[i]):
-                        break
+                identity = np.int64(table[slot])
+                while identity >= 0 and (key_of[identity] != key or raw[first[identity]] != raw[i]):
                     slot = (slot + np.uint64(1)) & mask
+                    identity = np.int64(table[slot])
                 if identity < 0:
-                    if found == room:
-                        room *= 2
-                        key_of = np.concatenate((key_of, np.empty(found, np.int32)))
-                        first = np.concatenate((first, np.empty(found, np.int64)))
-                        offset = np.concatenate((offset, np.empty(found, np.int32)))
-                        table = np.full(2 * room, -1, np.int32)
-                        mask = np.uint64(2 * room - 1)
-                        for old in range(found):
-                            slot = _hash(key_of[old], raw[first[old]]) & mask
-                            while table[slot] >= 0:
-                                slot = (slot + np.uint64(1)) & mask
-                            table[slot] = old
-                        slot = _hash(key, raw[i]) & mask
-                        while table[slot] >= 0:
-                            slot = (slot + np.uint64(1)) & mask
                     identity = found
                     table[slot] = found
                     key_of[found] = key
@@ -88,10 +81,13 @@ def _chain(raw, starts, roots):  # type: ignore[no-untyped-def]
                     found += 1
             blocks[i] = identity
             key = identity
-    parent = np.empty(found, np.int32)
-    for identity in range(found):
-        parent[identity] = max(key_of[identity], -1)
-    return blocks, parent, offset[:found].copy(), first[:found].copy()
+    return len(starts) - 1, found
+
+
+def _longer(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    grown = np.empty(length, array.dtype)
+    grown[: len(array)] = array
+    return grown
 
 
 def chain_blocks(
@@ -108,12 +104,18 @@ def chain_blocks(
     Returns:
         Dense identities in order of appearance (N references, U identities).
     """
-    return Chains(
-        *_chain(
-            np.ascontiguousarray(raw_ids, np.int64),
-            np.ascontiguousarray(starts, np.int64),
-            np.ascontiguousarray(roots, np.int32),
-        )
-    )
-
-
+    raw = np.ascontiguousarray(raw_ids, np.int64)
+    starts = np.ascontiguousarray(starts, np.int64)
+    roots = np.ascontiguousarray(roots, np.int32)
+    longest = int(np.diff(starts).max(initial=0))
+    blocks = np.empty(len(raw), np.int32)
+    # Key of an identity: its parent, or -1 - root at a chain's start.
+    key_of, first, offset = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int32)
+    request = found = 0
+    while request < len(starts) - 1:
+        room = max(4 * len(key_of), found + longest, 1 << 16)
+        key_of, first, offset = _longer(key_of, room), _longer(first, room), _longer(offset, room)
+        table = np.full(1 << (2 * room - 1).bit_length(), -1, np.int32)
+        _enter(raw, key_of, first, table, found)
+        request, found = _chain(raw, starts, roots, blocks, key_of, first, offset, table, request, found)
+    return Chains(blocks, np.maximum(key_of[:found], -1), offset[:found].copy(), first[:found].copy())

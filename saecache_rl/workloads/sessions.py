@@ -39,15 +39,21 @@ class Sessions:
     agentic: npt.NDArray[np.uint8]
 
 
-@compiled(_INT(_LONG, _INT, _LONG, _INT, _INT, _INT, types.int64))
-def _lineage(prompt_start, prompt_blocks, generated_start, generated_blocks, prompt_tokens, output_tokens, identities):  # type: ignore[no-untyped-def]
-    requests = len(prompt_tokens)
-    session = np.empty(requests, np.int32)
-    toucher = np.full(identities, -1, np.int32)  # the only session that has had the block; -2: several have
-    tail_of = np.full(identities, -1, np.int32)  # the session whose latest chain ends in the block
-    covered = np.empty(requests, np.int64)  # per session: tokens whose KV its latest request left
+@compiled(types.int64(_LONG, _INT, _LONG, _INT, _INT, _INT, _INT, _INT, _LONG, _INT))
+def _lineage(
+    prompt_start,
+    prompt_blocks,
+    generated_start,
+    generated_blocks,
+    prompt_tokens,
+    output_tokens,
+    toucher,  # per identity: the only session that has had the block; -1: none; -2: several have
+    tail_of,  # per identity: the session whose latest chain ends in the block, or -1
+    covered,  # per session: tokens whose KV its latest request left
+    session,
+):  # type: ignore[no-untyped-def]
     sessions = 0
-    for r in range(requests):
+    for r in range(len(prompt_tokens)):
         own = np.int32(-1)
         for i in range(prompt_start[r + 1] - 1, prompt_start[r] - 1, -1):
             block = prompt_blocks[i]
@@ -74,32 +80,29 @@ def _lineage(prompt_start, prompt_blocks, generated_start, generated_blocks, pro
                 toucher[tail] = own if toucher[tail] == -1 else -2
         if tail >= 0:
             tail_of[tail] = own
-    return session
+    return sessions
 
 
-@compiled(types.Tuple((_INT, types.float64[::1], types.uint8[::1]))(_INT, types.float64[::1], types.uint8[::1]))
-def _along(session, arrival, tools):  # type: ignore[no-untyped-def]
-    """Turn, gap and whether tools have been seen, of each request."""
-    requests = len(session)
-    turn = np.empty(requests, np.int32)
-    gap = np.empty(requests, np.float64)
-    agentic = np.empty(requests, np.uint8)
-    previous = np.full(requests, -1, np.int64)
-    for r in range(requests):
+@compiled(types.void(_INT, types.float64[::1], _LONG, _INT, types.float64[::1], types.uint8[::1]))
+def _along(session, arrival, previous, turn, gap, agentic):  # type: ignore[no-untyped-def]
+    """Fill in turn and gap of each request, and spread `agentic` along each session."""
+    for r in range(len(session)):
         before = previous[session[r]]
         if before < 0:
-            turn[r], gap[r], agentic[r] = 0, np.nan, tools[r]
+            turn[r], gap[r] = 0, np.nan
         else:
             turn[r] = turn[before] + 1
             gap[r] = arrival[r] - arrival[before]
-            agentic[r] = agentic[before] | tools[r]
+            agentic[r] |= agentic[before]
         previous[session[r]] = r
-    return turn, gap, agentic
 
 
 def _sessions(trace: Trace, source: str, session: npt.NDArray[np.int32]) -> Sessions:
-    tools = ((trace.flags & (HAS_TOOLS | ENDED_FOR_TOOL)) != 0).astype(np.uint8)
-    turn, gap_seconds, agentic = _along(session, np.ascontiguousarray(trace.arrival), tools)
+    requests = trace.num_requests
+    agentic = ((trace.flags & (HAS_TOOLS | ENDED_FOR_TOOL)) != 0).astype(np.uint8)
+    turn, gap_seconds = np.empty(requests, np.int32), np.empty(requests, np.float64)
+    previous = np.full(requests, -1, np.int64)
+    _along(session, np.ascontiguousarray(trace.arrival), previous, turn, gap_seconds, agentic)
     return Sessions(source, session, turn, gap_seconds, agentic)
 
 
@@ -114,7 +117,10 @@ def lineage(trace: Trace) -> Sessions:
     """
     columns = ("prompt_start", "prompt_blocks", "generated_start", "generated_blocks", "prompt_tokens", "output_tokens")
     arrays = [np.ascontiguousarray(getattr(trace, c)) for c in columns]
-    return _sessions(trace, "lineage", _lineage(*arrays, trace.num_identities))
+    toucher, tail_of = np.full(trace.num_identities, -1, np.int32), np.full(trace.num_identities, -1, np.int32)
+    session = np.empty(trace.num_requests, np.int32)
+    _lineage(*arrays, toucher, tail_of, np.empty(trace.num_requests, np.int64), session)
+    return _sessions(trace, "lineage", session)
 
 
 def hint(trace: Trace) -> Sessions:
