@@ -33,7 +33,8 @@ def _digest(file: Path) -> str:
     for folder in folders:
         for source in sorted((_PACKAGE / folder).rglob("*.py")):
             sha.update(source.read_bytes())
-    sha.update((_PACKAGE / "vocabulary.py").read_bytes())
+    for module in ("vocabulary.py", "compiled.py"):
+        sha.update((_PACKAGE / module).read_bytes())
     return sha.hexdigest()
 
 
@@ -56,3 +57,12 @@ def compiled(signature: Any = None, **options: Any) -> Callable[[Function], Func
         return dispatcher  # type: ignore[no-any-return]
 
     return decorate
+
+
+def kernel(signature: Any = None, **options: Any) -> Callable[[Function], Function]:
+    """`compiled` for the pool, the policies and the engine's loop: code that makes no array.
+
+    numba then leaves out the counting of references to the some twenty arrays that each call passes on, which would cost
+    more than the work itself.
+    """
+    return compiled(signature, _nrt=False, **options)

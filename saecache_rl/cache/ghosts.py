@@ -10,16 +10,16 @@ import numpy as np
 from numba import types
 
 from saecache_rl.cache.layout import CACHE, INT
-from saecache_rl.compiled import compiled
+from saecache_rl.compiled import kernel
 
 
-@compiled(inline="always")
+@kernel(inline="always")
 def _home(fingerprint, mask):  # type: ignore[no-untyped-def]
     """Where a fingerprint belongs in the table; multiplicative hashing, Knuth TAOCP 3, 6.4."""
     return np.int64((np.uint64(fingerprint) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
 
 
-@compiled(inline="always")
+@kernel(inline="always")
 def fingerprint_of(cache, identity):  # type: ignore[no-untyped-def]
     """What outlives the block: its hash in a live engine, its identity in the simulator."""
     if len(cache.fingerprint) == 0:
@@ -27,7 +27,7 @@ def fingerprint_of(cache, identity):  # type: ignore[no-untyped-def]
     return cache.fingerprint[identity]
 
 
-@compiled(INT(CACHE, INT))
+@kernel(INT(CACHE, INT), forceinline=True)
 def find_ghost(cache, fingerprint):  # type: ignore[no-untyped-def]
     """Place of a ghost in the ring, -1 if it is not remembered."""
     table = cache.ghost_table
@@ -42,7 +42,7 @@ def find_ghost(cache, fingerprint):  # type: ignore[no-untyped-def]
     return np.int64(-1)
 
 
-@compiled(types.void(CACHE, INT))
+@kernel(types.void(CACHE, INT))
 def forget_ghost(cache, ring):  # type: ignore[no-untyped-def]
     """Remove the ghost at a place of the ring."""
     table = cache.ghost_table
@@ -64,7 +64,7 @@ def forget_ghost(cache, ring):  # type: ignore[no-untyped-def]
         place = (place + 1) & mask
 
 
-@compiled(types.void(CACHE, INT))
+@kernel(types.void(CACHE, INT), forceinline=True)
 def remember(cache, slot):  # type: ignore[no-untyped-def]
     """Make a ghost of a block that is being evicted; the oldest ghost gives way."""
     count = len(cache.ghosts)

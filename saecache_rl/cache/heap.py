@@ -9,10 +9,10 @@ from __future__ import annotations
 from numba import types
 
 from saecache_rl.cache.layout import BLOCKS, CACHE, HEAPS, INT, SLOTS
-from saecache_rl.compiled import compiled
+from saecache_rl.compiled import kernel
 
 
-@compiled(inline="always")
+@kernel(inline="always")
 def precedes(blocks, a, b):  # type: ignore[no-untyped-def]
     """Whether slot `a` is to be evicted before slot `b` of the same class."""
     if blocks[a].key != blocks[b].key:
@@ -22,7 +22,7 @@ def precedes(blocks, a, b):  # type: ignore[no-untyped-def]
     return blocks[a].access < blocks[b].access
 
 
-@compiled(types.void(BLOCKS, SLOTS, INT, INT))
+@kernel(types.void(BLOCKS, SLOTS, INT, INT))
 def sift_up(blocks, arena, start, place):  # type: ignore[no-untyped-def]
     """Move the slot at `place` towards the root until its parent precedes it."""
     slot = arena[start + place]
@@ -38,7 +38,7 @@ def sift_up(blocks, arena, start, place):  # type: ignore[no-untyped-def]
     blocks[slot].position = place
 
 
-@compiled(types.void(BLOCKS, SLOTS, INT, INT, INT))
+@kernel(types.void(BLOCKS, SLOTS, INT, INT, INT))
 def sift_down(blocks, arena, start, size, place):  # type: ignore[no-untyped-def]
     """Move the slot at `place` away from the root until it precedes both below it."""
     slot = arena[start + place]
@@ -58,7 +58,7 @@ def sift_down(blocks, arena, start, size, place):  # type: ignore[no-untyped-def
     blocks[slot].position = place
 
 
-@compiled(types.void(HEAPS, SLOTS))
+@kernel(types.void(HEAPS, SLOTS))
 def spread(heaps, arena):  # type: ignore[no-untyped-def]
     """Lay the heaps out anew with equal spare room each; the arena is larger than all slots together."""
     count = len(heaps)
@@ -83,7 +83,7 @@ def spread(heaps, arena):  # type: ignore[no-untyped-def]
         heaps[c].room = heaps[c].size + spare
 
 
-@compiled(types.void(BLOCKS, HEAPS, SLOTS, INT))
+@kernel(types.void(BLOCKS, HEAPS, SLOTS, INT))
 def push(blocks, heaps, arena, slot):  # type: ignore[no-untyped-def]
     """Make `slot` a candidate of its class."""
     c = blocks[slot].cls
@@ -99,7 +99,7 @@ def push(blocks, heaps, arena, slot):  # type: ignore[no-untyped-def]
         heaps[c].dirty = 1
 
 
-@compiled(types.void(BLOCKS, HEAPS, SLOTS, INT))
+@kernel(types.void(BLOCKS, HEAPS, SLOTS, INT))
 def remove(blocks, heaps, arena, slot):  # type: ignore[no-untyped-def]
     """Make `slot` no candidate any more."""
     c = blocks[slot].cls
@@ -121,7 +121,7 @@ def remove(blocks, heaps, arena, slot):  # type: ignore[no-untyped-def]
         sift_down(blocks, arena, start, last, place)
 
 
-@compiled(types.void(BLOCKS, HEAPS, SLOTS, INT))
+@kernel(types.void(BLOCKS, HEAPS, SLOTS, INT))
 def rebuild(blocks, heaps, arena, c):  # type: ignore[no-untyped-def]
     """Order a heap whose keys have all changed."""
     start = heaps[c].start
@@ -130,7 +130,7 @@ def rebuild(blocks, heaps, arena, c):  # type: ignore[no-untyped-def]
         sift_down(blocks, arena, start, size, place)
 
 
-@compiled(types.void(CACHE, INT, types.float64))
+@kernel(types.void(CACHE, INT, types.float64))
 def rekey(cache, slot, key):  # type: ignore[no-untyped-def]
     """Give a slot another key, wherever it is; for policies that change a key between releases."""
     blocks = cache.blocks

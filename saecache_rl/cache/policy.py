@@ -13,7 +13,7 @@ A new policy is one module with a `Policy` subclass and one YAML file that names
         def functions(self) -> Functions:
             return Functions(on_release=on_release)
 
-    @compiled(ON_RELEASE)
+    @kernel(ON_RELEASE)
     def on_release(cache, chain, size):
         for i in range(size):
             cache.blocks[chain[i]].key = -cache.pool[0].access
@@ -29,30 +29,30 @@ import numpy.typing as npt
 
 from saecache_rl.cache.layout import ON_ACCESS, ON_EVICT, ON_RELEASE, SCORE
 from saecache_rl.cache.params import ParamSpace, PolicyParams
-from saecache_rl.compiled import compiled
+from saecache_rl.compiled import kernel
 
 if TYPE_CHECKING:
     from saecache_rl.workloads.trace import Trace
 
 
-@compiled(SCORE)
+@kernel(SCORE)
 def key_is_score(cache, slots, size, scores):  # type: ignore[no-untyped-def]
     """Score of a policy whose key already is one."""
     for i in range(size):
         scores[i] = cache.blocks[slots[i]].key
 
 
-@compiled(ON_ACCESS)
+@kernel(ON_ACCESS)
 def no_access(cache, chain, hits, missed):  # type: ignore[no-untyped-def]
     """Do nothing at an access."""
 
 
-@compiled(ON_EVICT)
+@kernel(ON_EVICT)
 def no_evict(cache, victims, size):  # type: ignore[no-untyped-def]
     """Do nothing at an eviction."""
 
 
-@compiled(ON_RELEASE)
+@kernel(ON_RELEASE)
 def key_is_release(cache, chain, size):  # type: ignore[no-untyped-def]
     """Key of LRU: the number of the block's latest release."""
     release = cache.pool[0].release

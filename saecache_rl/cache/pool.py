@@ -20,7 +20,7 @@ from numba import types
 from saecache_rl.cache.ghosts import remember
 from saecache_rl.cache.heap import precedes, push, rebuild, remove, sift_up
 from saecache_rl.cache.layout import CACHE, GENERATED, INT, LOOSE, ON_EVICT, ON_RELEASE, SCORE, SLOTS
-from saecache_rl.compiled import compiled
+from saecache_rl.compiled import kernel
 from saecache_rl.vocabulary import NUM_QUEUES
 
 SCORER = types.FunctionType(SCORE)
@@ -32,7 +32,7 @@ EXACT_LIMIT = 4096
 SAMPLE = 64
 
 
-@compiled(inline="always")
+@kernel(inline="always")
 def is_candidate(cache, slot):  # type: ignore[no-untyped-def]
     """Whether a slot may be evicted now."""
     block = cache.blocks[slot]
@@ -47,7 +47,7 @@ def is_candidate(cache, slot):  # type: ignore[no-untyped-def]
     )
 
 
-@compiled(types.void(CACHE, INT))
+@kernel(types.void(CACHE, INT))
 def settle(cache, slot):  # type: ignore[no-untyped-def]
     """Put a slot among the candidates, or take it out, as its state now is."""
     candidate = is_candidate(cache, slot)
@@ -57,7 +57,7 @@ def settle(cache, slot):  # type: ignore[no-untyped-def]
         remove(cache.blocks, cache.heaps, cache.arena, slot)
 
 
-@compiled(INT(CACHE, SLOTS, INT))
+@kernel(INT(CACHE, SLOTS, INT))
 def match(cache, identities, size):  # type: ignore[no-untyped-def]
     """Length of the longest leading run of ``identities[:size]`` that is resident. Changes nothing."""
     hits = 0
@@ -66,7 +66,7 @@ def match(cache, identities, size):  # type: ignore[no-untyped-def]
     return hits
 
 
-@compiled(types.void(CACHE, SLOTS, INT, SLOTS))
+@kernel(types.void(CACHE, SLOTS, INT, SLOTS))
 def touch(cache, identities, hits, chain):  # type: ignore[no-untyped-def]
     """A scheduled request takes the matched run: reference each, write its slots to ``chain[:hits]``."""
     cache.pool[0].access += 1
@@ -85,7 +85,7 @@ def touch(cache, identities, hits, chain):  # type: ignore[no-untyped-def]
         block.flags &= 255 - GENERATED
 
 
-@compiled(types.void(CACHE, INT))
+@kernel(types.void(CACHE, INT))
 def _settle_copies(cache, identity):  # type: ignore[no-untyped-def]
     slot = cache.first[identity]
     while slot >= 0:
@@ -93,7 +93,7 @@ def _settle_copies(cache, identity):  # type: ignore[no-untyped-def]
         slot = cache.blocks[slot].next_copy
 
 
-@compiled(types.void(CACHE, INT, INT, types.boolean))
+@kernel(types.void(CACHE, INT, INT, types.boolean), forceinline=True)
 def insert(cache, slot, identity, generated):  # type: ignore[no-untyped-def]
     """Give a taken slot its identity, referenced once by the current request."""
     block = cache.blocks[slot]
@@ -128,7 +128,7 @@ def insert(cache, slot, identity, generated):  # type: ignore[no-untyped-def]
         settle(cache, oldest)
 
 
-@compiled(INT(CACHE, INT))
+@kernel(INT(CACHE, INT), forceinline=True)
 def evict(cache, slot):  # type: ignore[no-untyped-def]
     """Drop a slot's identity; the slot is no candidate any more. Return the parent's slot if that made it one, else -1.
 
@@ -170,7 +170,7 @@ def evict(cache, slot):  # type: ignore[no-untyped-def]
     return above
 
 
-@compiled(types.void(CACHE, SCORER, INT, SLOTS, SCORES))
+@kernel(types.void(CACHE, SCORER, INT, SLOTS, SCORES))
 def _rescore(cache, score, c, slots, scores):  # type: ignore[no-untyped-def]
     """Score every candidate of an unordered class and order its heap by it; or look at a sample of a large one."""
     heap = cache.heaps[c]
@@ -207,7 +207,7 @@ def _rescore(cache, score, c, slots, scores):  # type: ignore[no-untyped-def]
     heap.version = cache.pool[0].version
 
 
-@compiled(types.void(CACHE, SCORER, SLOTS, SCORES))
+@kernel(types.void(CACHE, SCORER, SLOTS, SCORES))
 def _refresh(cache, score, slots, scores):  # type: ignore[no-untyped-def]
     """Bring the head and the head's score of every class up to date."""
     pool = cache.pool[0]
@@ -240,7 +240,7 @@ def _refresh(cache, score, slots, scores):  # type: ignore[no-untyped-def]
                 cache.heaps[c].dirty = 0
 
 
-@compiled(INT(CACHE))
+@kernel(INT(CACHE))
 def _lowest(cache):  # type: ignore[no-untyped-def]
     """The class whose head goes next, -1 if nothing can be evicted: lowest score, then deeper, then older."""
     best = -1
@@ -263,7 +263,7 @@ def _lowest(cache):  # type: ignore[no-untyped-def]
     return best
 
 
-@compiled(INT(CACHE, INT, SLOTS, INT))
+@kernel(INT(CACHE, INT, SLOTS, INT))
 def _take_ordered(cache, need, taken, start):  # type: ignore[no-untyped-def]
     """Victims of a policy with one ordered class: the heap's head, then up its chain while the parent comes next."""
     blocks = cache.blocks
@@ -286,7 +286,7 @@ def _take_ordered(cache, need, taken, start):  # type: ignore[no-untyped-def]
     return count
 
 
-@compiled(types.void(CACHE, SCORER, INT, SLOTS, SCORES))
+@kernel(types.void(CACHE, SCORER, INT, SLOTS, SCORES))
 def _push_scored(cache, score, slot, slots, scores):  # type: ignore[no-untyped-def]
     """Make a slot a candidate in the midst of a choice: in an unordered class it is scored at once."""
     blocks = cache.blocks
@@ -302,7 +302,7 @@ def _push_scored(cache, score, slot, slots, scores):  # type: ignore[no-untyped-
     sift_up(blocks, cache.arena, heap.start, heap.size - 1)
 
 
-@compiled(INT(CACHE, SCORER, INT, SLOTS, INT, SLOTS, SCORES))
+@kernel(INT(CACHE, SCORER, INT, SLOTS, INT, SLOTS, SCORES))
 def _take_scored(cache, score, need, taken, start, slots, scores):  # type: ignore[no-untyped-def]
     """Victims among the heads of several classes."""
     blocks = cache.blocks
@@ -342,7 +342,7 @@ def _take_scored(cache, score, need, taken, start, slots, scores):  # type: igno
     return count
 
 
-@compiled(INT(CACHE, SCORER, types.FunctionType(ON_EVICT), INT, SLOTS, SLOTS, SCORES))
+@kernel(INT(CACHE, SCORER, types.FunctionType(ON_EVICT), INT, SLOTS, SLOTS, SCORES))
 def take(cache, score, on_evict, need, taken, slots, scores):  # type: ignore[no-untyped-def]
     """Take `need` slots into `taken`: free ones first, then victims. Return how many there were.
 
@@ -367,7 +367,7 @@ def take(cache, score, on_evict, need, taken, slots, scores):  # type: ignore[no
     return count
 
 
-@compiled(types.void(CACHE, types.FunctionType(ON_RELEASE), SLOTS, INT))
+@kernel(types.void(CACHE, types.FunctionType(ON_RELEASE), SLOTS, INT))
 def release(cache, on_release, chain, size):  # type: ignore[no-untyped-def]
     """A request ends: its full blocks ``chain[:size]`` stay, unreferenced by it, the deepest the least recent."""
     blocks = cache.blocks
@@ -388,7 +388,7 @@ def release(cache, on_release, chain, size):  # type: ignore[no-untyped-def]
             push(blocks, cache.heaps, cache.arena, slot)
 
 
-@compiled(types.void(CACHE, INT))
+@kernel(types.void(CACHE, INT))
 def release_unhashed(cache, slot):  # type: ignore[no-untyped-def]
     """Give back a slot that holds a partial block: worth nothing, used first."""
     cache.blocks[slot].identity = -1

@@ -14,7 +14,7 @@ from numba import types
 from saecache_rl.cache.ghosts import find_ghost, fingerprint_of, forget_ghost
 from saecache_rl.cache.layout import CACHE, INT, ON_ACCESS, ON_EVICT, ON_RELEASE, SCORE
 from saecache_rl.cache.pool import insert, match, release, release_unhashed, take, touch
-from saecache_rl.compiled import compiled
+from saecache_rl.compiled import kernel
 from saecache_rl.engines.stats import NUM_OFFSET_BINS
 from saecache_rl.vocabulary import Queue
 
@@ -88,14 +88,14 @@ COUNTERS = types.NamedTuple(
 WORK = types.NamedTuple((types.int32[::1], types.int32[::1], types.int32[::1], types.float64[::1]), Work)
 
 
-@compiled(inline="always")
+@kernel(inline="always")
 def _bin(offset, deepest):  # type: ignore[no-untyped-def]
     if deepest <= 0.0:
         return 0
     return min(int(offset / deepest * NUM_OFFSET_BINS), NUM_OFFSET_BINS - 1)
 
 
-@compiled(types.void(CACHE, COUNTERS, types.int32[::1], INT, types.int32[::1], INT, INT, INT))
+@kernel(types.void(CACHE, COUNTERS, types.int32[::1], INT, types.int32[::1], INT, INT, INT))
 def _count(cache, counters, chain, hits, prompt, matchable, tokens, block_size):  # type: ignore[no-untyped-def]
     """Count one request's matchable blocks: hits, and misses of blocks that are remembered as evicted."""
     counters.totals[0] += tokens
@@ -126,7 +126,7 @@ def _count(cache, counters, chain, hits, prompt, matchable, tokens, block_size):
                         counters.offsets[0, _bin(ghost.offset, deepest)] += 1
 
 
-@compiled(types.void(COUNTERS, types.float64, INT))
+@kernel(types.void(COUNTERS, types.float64, INT))
 def _count_gap(counters, gap, kind):  # type: ignore[no-untyped-def]
     if gap > 0.0:
         log = np.log(gap)
@@ -135,7 +135,7 @@ def _count_gap(counters, gap, kind):  # type: ignore[no-untyped-def]
         counters.gaps[2, kind] += log * log
 
 
-@compiled(
+@kernel(
     types.int64(
         CACHE,
         REQUESTS,

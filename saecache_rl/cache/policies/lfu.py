@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from saecache_rl.cache.layout import ON_EVICT, ON_RELEASE
 from saecache_rl.cache.policy import Functions, Policy
-from saecache_rl.compiled import compiled
+from saecache_rl.compiled import kernel
 
 AGE = 0  # cache.reals: key of the latest victim, L in the paper
 
 
-@compiled(ON_RELEASE)
+@kernel(ON_RELEASE)
 def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
     """K = C * F + L with cost C = 1: accesses since the block was inserted, on top of the cache's age."""
     for i in range(size):
@@ -22,7 +22,7 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
         block.key = block.count + cache.reals[AGE]
 
 
-@compiled(ON_EVICT)
+@kernel(ON_EVICT)
 def on_evict(cache, victims, size):  # type: ignore[no-untyped-def]
     """The cache's age is the key of what it evicted last."""
     cache.reals[AGE] = max(cache.reals[AGE], cache.blocks[victims[size - 1]].key)

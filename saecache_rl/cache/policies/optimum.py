@@ -11,7 +11,7 @@ from numba import types
 from saecache_rl.cache.heap import rekey
 from saecache_rl.cache.layout import LOOSE, ON_ACCESS, ON_RELEASE
 from saecache_rl.cache.policy import Functions, Policy
-from saecache_rl.compiled import compiled
+from saecache_rl.compiled import kernel
 
 if TYPE_CHECKING:
     from saecache_rl.workloads.trace import Trace
@@ -21,7 +21,7 @@ NEVER = 2**31 - 1
 REPLACED = 2**31 - 2
 
 
-@compiled(
+@kernel(
     types.void(
         types.int32[::1],
         types.int64[::1],
@@ -73,7 +73,7 @@ def next_uses(trace: Trace) -> npt.NDArray[np.int32]:
     return uses
 
 
-@compiled(ON_ACCESS)
+@kernel(ON_ACCESS)
 def on_access(cache, chain, hits, missed):  # type: ignore[no-untyped-def]
     """Matching took the oldest copy; the others will never be used."""
     for i in range(hits):
@@ -83,7 +83,7 @@ def on_access(cache, chain, hits, missed):  # type: ignore[no-untyped-def]
             spare = cache.blocks[spare].next_copy
 
 
-@compiled(ON_RELEASE)
+@kernel(ON_RELEASE)
 def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
     """Key: minus the next use. A replaced block may go even while its children, used later, stay."""
     request = cache.request[0]

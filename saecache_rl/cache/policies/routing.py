@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from saecache_rl.cache.layout import GENERATED, ON_ACCESS, ON_RELEASE, SHARED
-from saecache_rl.compiled import compiled
+from saecache_rl.compiled import kernel
 from saecache_rl.vocabulary import Queue, TokenType
 
 EVICT_FIRST, STRUCTURAL = int(Queue.EVICT_FIRST), int(Queue.STRUCTURAL)
@@ -11,7 +11,7 @@ CHAT, AGENTIC = int(Queue.CHAT), int(Queue.AGENTIC)
 SYSTEM, TOOL_DEFINITION = int(TokenType.SYSTEM), int(TokenType.TOOL_DEFINITION)
 
 
-@compiled(ON_ACCESS)
+@kernel(ON_ACCESS)
 def mark_shared(cache, chain, hits, missed):  # type: ignore[no-untyped-def]
     """Note the blocks that a session other than the one that inserted them has matched."""
     session = cache.request[0].session
@@ -21,7 +21,7 @@ def mark_shared(cache, chain, hits, missed):  # type: ignore[no-untyped-def]
             block.flags |= SHARED
 
 
-@compiled(ON_RELEASE)
+@kernel(ON_RELEASE)
 def route(cache, chain, size):  # type: ignore[no-untyped-def]
     """Set the queue of each block of a request that ends, from what is known then.
 

@@ -12,7 +12,7 @@ from saecache_rl.cache.params import Param, ParamSpace, PolicyParams
 from saecache_rl.cache.policies.routing import AGENTIC, EVICT_FIRST, STRUCTURAL, mark_shared, route
 from saecache_rl.cache.policies.survival import LOG_ZERO, log_survival
 from saecache_rl.cache.policy import Functions, Policy
-from saecache_rl.compiled import compiled
+from saecache_rl.compiled import kernel
 from saecache_rl.vocabulary import NUM_TOKEN_TYPES, TOKEN_TYPE_NAMES
 
 #: dt is at least this, in seconds.
@@ -46,7 +46,7 @@ START_WEIGHTS = {
 START_GAPS = {"chat": (4.15, 0.97), "agentic": (1.81, 1.09)}
 
 
-@compiled(ON_RELEASE)
+@kernel(ON_RELEASE)
 def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
     """Route, and order each class by the time of the last access."""
     route(cache, chain, size)
@@ -63,7 +63,7 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
             block.cls = FIRST_CHAT + block.token_type
 
 
-@compiled(SCORE)
+@kernel(SCORE)
 def score(cache, slots, size, scores):  # type: ignore[no-untyped-def]
     """ln P(b) = ln alpha_q + ln w_tau + ln p_q(b) - ln dt; minus infinity in evict-first."""
     params = cache.params

@@ -6,13 +6,13 @@ import math
 
 from numba import types
 
-from saecache_rl.compiled import compiled
+from saecache_rl.compiled import kernel
 
 #: The floor of a logarithm whose argument is zero: above evict-first's minus infinity, below any other score.
 LOG_ZERO = -1e300
 
 
-@compiled(types.float64(types.float64, types.float64, types.float64))
+@kernel(types.float64(types.float64, types.float64, types.float64))
 def log_survival(seconds, mu, sigma):  # type: ignore[no-untyped-def]
     """ln(1 - F_LN(seconds; mu, sigma)) = ln(erfc(x) / 2), x = (ln seconds - mu) / (sigma sqrt 2).
 

@@ -12,7 +12,7 @@ from saecache_rl.cache.params import Param, ParamSpace, PolicyParams
 from saecache_rl.cache.policies.routing import AGENTIC, EVICT_FIRST, STRUCTURAL, mark_shared, route
 from saecache_rl.cache.policies.survival import LOG_ZERO, log_survival
 from saecache_rl.cache.policy import Functions, Policy
-from saecache_rl.compiled import compiled
+from saecache_rl.compiled import kernel
 
 #: mu and sigma of the gap between two turns, in ln seconds.
 CHAT_GAP = (4.77, 1.279)
@@ -20,7 +20,7 @@ AGENTIC_GAP = (1.81, 1.092)
 SHORTEST_AGE = 1e-3
 
 
-@compiled(ON_RELEASE)
+@kernel(ON_RELEASE)
 def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
     """Route; a class is a queue, ordered by time of access, the structural one by offset."""
     route(cache, chain, size)
@@ -30,7 +30,7 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
         block.key = -block.offset if block.queue == STRUCTURAL else block.time
 
 
-@compiled(SCORE)
+@kernel(SCORE)
 def score(cache, slots, size, scores):  # type: ignore[no-untyped-def]
     """ln(alpha_q * p_q); p_q = 1 - F_LN(dt), structural 1 - offset / max_offset; minus infinity in evict-first."""
     now = cache.pool[0].now
