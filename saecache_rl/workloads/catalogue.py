@@ -24,9 +24,15 @@ def make(name: str, *overrides: str) -> Trace:
     Raises:
         InputError: no such workload or option, or an impossible value.
     """
+    from hydra.errors import InstantiationException
     from hydra.utils import instantiate
 
-    trace = instantiate(options(name, *overrides))
+    try:
+        trace = instantiate(options(name, *overrides))
+    except InstantiationException as error:
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from None
+        raise
     assert isinstance(trace, Trace)
     return trace
 

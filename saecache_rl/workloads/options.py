@@ -25,7 +25,7 @@ class Bounds:
         """Return the bounds in words."""
         kind = "a whole number" if self.whole else "a number"
         low = f"above {self.low:g}" if self.open_low else f"at least {self.low:g}"
-        if math.isinf(self.high):
+        if self.high >= 2**31 - 1:
             return kind if math.isinf(self.low) else f"{kind} {low}"
         return f"{kind} from {self.low:g} to {self.high:g}"
 
