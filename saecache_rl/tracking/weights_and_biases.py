@@ -1,0 +1,161 @@
+"""Weights & Biases: offline unless a key is at hand, silent, never prompting, never waiting long for a network.
+
+`wandb` takes seconds to import, so it is imported when a run starts, and not at all with ``wandb.mode=disabled``.
+"""
+
+from __future__ import annotations
+
+import netrc
+import os
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from saecache_rl.settings import WandbSettings
+from saecache_rl.tracking.sinks import RunInfo, Sink
+
+_HOST = "api.wandb.ai"
+_SECONDS_TO_CONNECT = 10
+_SECONDS_TO_UPLOAD = 30
+
+
+def resolve_mode(mode: str) -> str:
+    """Turn ``auto`` into online where a key or a login is found, else offline; WANDB_MODE, where set, decides instead."""
+    if mode != "auto":
+        return mode
+    wished = os.environ.get("WANDB_MODE", "").strip().lower()
+    if wished in ("online", "offline", "disabled"):
+        return wished
+    return "online" if os.environ.get("WANDB_API_KEY", "").strip() or _logged_in() else "offline"
+
+
+def _logged_in() -> bool:
+    files = [os.environ["NETRC"]] if os.environ.get("NETRC") else ["~/.netrc", "~/_netrc"]
+    for name in files:
+        try:
+            if netrc.netrc(os.path.expanduser(name)).authenticators(_HOST):
+                return True
+        except (OSError, netrc.NetrcParseError):
+            continue
+    return False
+
+
+def sinks(settings: WandbSettings) -> list[Sink]:
+    """The tracker that the options ask for: one, or none where it is disabled."""
+    mode = resolve_mode(settings.mode)
+    return [] if mode == "disabled" else [WandbSink(settings, mode)]
+
+
+class WandbSink(Sink):
+    """One run in Weights & Biases: its group is the workload, its job type the agent."""
+
+    def __init__(self, settings: WandbSettings, mode: str) -> None:
+        self._settings = settings
+        self._mode = mode
+        self._run: Any = None
+        self._axis = "requests"
+
+    def start(self, run: RunInfo) -> None:
+        """Import wandb and begin the run; online falls back to offline where no connection comes about."""
+        _keep_files_in(run.folder)
+        import wandb  # takes seconds
+
+        self._axis = run.axis
+        options = {
+            "project": self._settings.project,
+            "entity": self._settings.entity,
+            "tags": list(self._settings.tags) or None,
+            "dir": str(run.folder),
+            "id": _run_id(run),
+            "resume": "allow" if self._mode == "online" else None,
+            "name": run.name,
+            "group": run.workload,
+            "job_type": run.agent,
+            "config": dict(run.config),
+        }
+        try:
+            self._run = wandb.init(**options, mode=self._mode, settings=_quiet(wandb))
+        except (wandb.Error, OSError) as error:
+            if self._mode != "online":
+                raise
+            reason = " ".join(str(error).split())
+            print(f"Weights & Biases cannot be reached ({reason}); the run is recorded offline", file=sys.stderr)
+            options["resume"] = None
+            self._run = wandb.init(**options, mode="offline", settings=_quiet(wandb))
+        self._run.define_metric(run.axis, hidden=True)
+        self._run.define_metric("*", step_metric=run.axis)
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Send the numbers, nested names joined by ``/``; lists are left to the local file."""
+        self._run.log({self._axis: step, **flatten(values)})
+
+    def finish(self, summary: Mapping[str, Any], figures: Sequence[Path]) -> None:
+        """Send the summary and the plots, and close."""
+        import wandb
+
+        if figures:
+            self._run.log({figure.stem: wandb.Image(str(figure)) for figure in figures})
+        self._run.summary.update(flatten(summary, texts=True))
+        self._run.finish()
+
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Send a table."""
+        import wandb
+
+        self._run.log({name: wandb.Table(columns=list(columns), data=[list(row) for row in rows])})
+
+    def abandon(self) -> None:
+        """Close with what was sent."""
+        if self._run is not None:
+            self._run.finish(exit_code=1)
+
+
+def flatten(values: Mapping[str, Any], texts: bool = False, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings in one level, names joined by ``/``; numbers, and texts where asked for."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, texts, f"{prefix}{key}/")
+        elif isinstance(value, (bool, int, float)) or (texts and isinstance(value, str)):
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _quiet(wandb: Any) -> Any:
+    return wandb.Settings(
+        silent=True,
+        quiet=True,
+        console="off",
+        disable_git=True,
+        disable_code=True,
+        save_code=False,
+        x_disable_stats=True,
+        x_disable_machine_info=True,
+        x_save_requirements=False,
+        init_timeout=_SECONDS_TO_CONNECT,
+        login_timeout=_SECONDS_TO_CONNECT,
+        finish_timeout=_SECONDS_TO_UPLOAD,
+    )
+
+
+def _keep_files_in(folder: Path) -> None:
+    """Point wandb's files into the run's folder; also those that it keeps below HOME, where there is no home to write to."""
+    os.environ["WANDB_DIR"] = str(folder)
+    os.environ["WANDB_SILENT"] = "true"
+    home = Path(os.path.expanduser("~"))
+    if not (home.is_dir() and os.access(home, os.W_OK)):
+        for name in ("CACHE", "CONFIG", "DATA"):
+            os.environ.setdefault(f"WANDB_{name}_DIR", str(folder / "wandb" / name.lower()))
+
+
+def _run_id(run: RunInfo) -> str:
+    """The id of the run, made once and kept in its folder, so that a resumed run stays one run."""
+    path = run.folder / "wandb" / f"id-{run.name.replace('/', '_')}.txt"
+    if path.exists() and (known := path.read_text(encoding="utf-8").strip()):
+        return known
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = uuid.uuid4().hex[:12]
+    path.write_text(fresh + "\n", encoding="utf-8")
+    return fresh
