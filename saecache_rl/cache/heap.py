@@ -121,6 +121,16 @@ def remove(blocks, heaps, arena, slot):  # type: ignore[no-untyped-def]
         sift_down(blocks, arena, start, last, place)
 
 
+@kernel(types.void(BLOCKS, HEAPS, SLOTS, INT, INT), forceinline=True)
+def replace_head(blocks, heaps, arena, c, slot):  # type: ignore[no-untyped-def]
+    """Put `slot` in the place of the head of class `c`, which is no candidate any more."""
+    start = heaps[c].start
+    blocks[arena[start]].position = -1
+    arena[start] = slot
+    blocks[slot].position = 0
+    sift_down(blocks, arena, start, heaps[c].size, 0)
+
+
 @kernel(types.void(BLOCKS, HEAPS, SLOTS, INT))
 def rebuild(blocks, heaps, arena, c):  # type: ignore[no-untyped-def]
     """Order a heap whose keys have all changed."""

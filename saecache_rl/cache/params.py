@@ -111,7 +111,7 @@ class ParamSpace:
         return scaled(self.low), scaled(self.high)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PolicyParams:
     """Values of a policy's parameters. Immutable; read with ``params["alpha.chat"]``, change with `replace`."""
 
@@ -125,6 +125,11 @@ class PolicyParams:
             bad = self.space.names[int(np.flatnonzero(~np.isfinite(self.values))[0])]
             raise InputError(f"parameter {bad} is not finite")
         self.values.setflags(write=False)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PolicyParams):
+            return NotImplemented
+        return self.space == other.space and np.array_equal(self.values, other.values)
 
     def __getitem__(self, name: str) -> float:
         if name not in self.space.index:

@@ -14,11 +14,13 @@ evicts from the lowest, going down a chain while the parent is the next victim a
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import types
 
 from saecache_rl.cache.ghosts import remember
-from saecache_rl.cache.heap import precedes, push, rebuild, remove, sift_up
+from saecache_rl.cache.heap import precedes, push, rebuild, remove, replace_head, sift_up
 from saecache_rl.cache.layout import CACHE, GENERATED, INT, LOOSE, ON_EVICT, ON_RELEASE, SCORE, SLOTS
 from saecache_rl.compiled import kernel
 from saecache_rl.vocabulary import NUM_QUEUES
@@ -211,33 +213,37 @@ def _rescore(cache, score, c, slots, scores):  # type: ignore[no-untyped-def]
 def _refresh(cache, score, slots, scores):  # type: ignore[no-untyped-def]
     """Bring the head and the head's score of every class up to date."""
     pool = cache.pool[0]
-    waiting = 0
     for c in range(len(cache.heaps)):
         heap = cache.heaps[c]
-        if heap.size == 0:
-            heap.head = -1
-        elif heap.ordered == 0:
+        if heap.ordered == 0 and heap.size > 0:
             if heap.dirty == 1 or heap.size > EXACT_LIMIT or heap.now != pool.now or heap.version != pool.version:
                 _rescore(cache, score, c, slots, scores)
             else:
                 heap.head = cache.arena[heap.start]
                 heap.score = cache.blocks[heap.head].key
-        elif heap.head != cache.arena[heap.start] or heap.now != pool.now or heap.version != pool.version or heap.dirty:
-            heap.head = cache.arena[heap.start]
-            heap.now = pool.now
-            heap.version = pool.version
-            heap.dirty = 2
-            slots[waiting] = heap.head
-            waiting += 1
-    if waiting > 0:
-        score(cache, slots, waiting, scores)
+    stale = 0
+    for c in range(len(cache.heaps)):
+        heap = cache.heaps[c]
+        if heap.size == 0:
+            heap.head = -1
+        elif heap.ordered == 1:
+            head = cache.arena[heap.start]
+            if heap.head != head or heap.now != pool.now or heap.version != pool.version:
+                heap.head = head
+                heap.now = pool.now
+                heap.version = pool.version
+                heap.dirty = 1
+                slots[stale] = head
+                stale += 1
+    if stale > 0:
+        score(cache, slots, stale, scores)
         i = 0
         for c in range(len(cache.heaps)):
-            if cache.heaps[c].ordered == 1 and cache.heaps[c].dirty == 2:
-                if cache.heaps[c].size > 0:
-                    cache.heaps[c].score = scores[i]
-                    i += 1
-                cache.heaps[c].dirty = 0
+            heap = cache.heaps[c]
+            if heap.ordered == 1 and heap.dirty == 1:
+                heap.score = scores[i]
+                heap.dirty = 0
+                i += 1
 
 
 @kernel(INT(CACHE))
@@ -265,24 +271,24 @@ def _lowest(cache):  # type: ignore[no-untyped-def]
 
 @kernel(INT(CACHE, INT, SLOTS, INT))
 def _take_ordered(cache, need, taken, start):  # type: ignore[no-untyped-def]
-    """Victims of a policy with one ordered class: the heap's head, then up its chain while the parent comes next."""
-    blocks = cache.blocks
+    """Victims of a policy with one ordered class: the heap's head, again and again.
+
+    The parent that a victim lays bare takes its place at the head, where it mostly is the next victim, so that a chain
+    goes block by block without work in the heap.
+    """
     heap = cache.heaps[0]
     count = start
     while count < need:
         if heap.size == 0:
             return count
         slot = cache.arena[heap.start]
-        remove(blocks, cache.heaps, cache.arena, slot)
-        while True:
-            taken[count] = slot
-            count += 1
-            slot = evict(cache, slot)
-            if slot < 0:
-                break
-            if count == need or (heap.size > 0 and not precedes(blocks, slot, cache.arena[heap.start])):
-                push(blocks, cache.heaps, cache.arena, slot)
-                break
+        taken[count] = slot
+        count += 1
+        parent = evict(cache, slot)
+        if parent >= 0:
+            replace_head(cache.blocks, cache.heaps, cache.arena, 0, parent)
+        else:
+            remove(cache.blocks, cache.heaps, cache.arena, slot)
     return count
 
 
@@ -315,29 +321,47 @@ def _take_scored(cache, score, need, taken, start, slots, scores):  # type: igno
         heap = cache.heaps[c]
         if heap.ordered == 0 and heap.sampled == 1:
             cache.pool[0].sampled += 1
-        slot = heap.head
-        lowest = heap.score
-        # While the score stays the same, a chain goes on being the lowest unless another head has that score too.
-        alone = heap.ordered == 1
+            slot = heap.head
+            remove(blocks, cache.heaps, cache.arena, slot)
+            taken[count] = slot
+            count += 1
+            parent = evict(cache, slot)
+            if parent >= 0:
+                _push_scored(cache, score, parent, slots, scores)
+            continue
+        # The class goes on while its head scores below all other heads; nothing below changes theirs.
+        second = math.inf
         for other in range(len(cache.heaps)):
-            if other != c and cache.heaps[other].head >= 0 and cache.heaps[other].score == lowest:
-                alone = False
-        remove(blocks, cache.heaps, cache.arena, slot)
+            if other != c and cache.heaps[other].head >= 0:
+                second = min(second, cache.heaps[other].score)
         while True:
+            slot = heap.head
             key = blocks[slot].key
             taken[count] = slot
             count += 1
-            slot = evict(cache, slot)
-            if slot < 0:
+            parent = evict(cache, slot)
+            if parent >= 0 and blocks[parent].cls == c:
+                if heap.ordered == 0:
+                    slots[0] = parent
+                    score(cache, slots, 1, scores)
+                    blocks[parent].key = scores[0]
+                replace_head(blocks, cache.heaps, cache.arena, c, parent)
+                parent = -1
+            else:
+                remove(blocks, cache.heaps, cache.arena, slot)
+            if parent >= 0:
+                _push_scored(cache, score, parent, slots, scores)
                 break
-            if (
-                count == need
-                or not alone
-                or blocks[slot].cls != c
-                or blocks[slot].key != key
-                or (heap.size > 0 and not precedes(blocks, slot, cache.arena[heap.start]))
-            ):
-                _push_scored(cache, score, slot, slots, scores)
+            if heap.size == 0 or count == need:
+                break
+            heap.head = cache.arena[heap.start]
+            if heap.ordered == 0:
+                heap.score = blocks[heap.head].key
+            elif blocks[heap.head].key != key:
+                slots[0] = heap.head
+                score(cache, slots, 1, scores)
+                heap.score = scores[0]
+            if not heap.score < second:
                 break
     return count
 

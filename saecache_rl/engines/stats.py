@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,9 @@ Counts = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WindowStats:
-    """Counts of one window.
+    """Counts of one window; equal where every column is.
 
     Attributes:
         window: its number, from 0.
@@ -67,6 +67,11 @@ class WindowStats:
     gap_log_square_sum: Reals
     sampled_choices: int = 0
     ttft_ms_mean: float | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, WindowStats):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
 
     @property
     def token_hit_ratio(self) -> float:

@@ -1,0 +1,70 @@
+"""Every policy's victims, against a scan of all candidates by a second implementation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from saecache_rl.cache.policies.lfu import LFU
+from saecache_rl.cache.policies.lru import LRU
+from saecache_rl.cache.policies.optimum import Optimum
+from saecache_rl.cache.policies.saecache import SAECache
+from saecache_rl.cache.policies.unicache import UniCache
+from saecache_rl.cache.policy import Policy
+from saecache_rl.engines.simulator import Simulator
+from saecache_rl.workloads.trace import Trace
+from tests.cache.naive import NaivePool
+from tests.cache.strategies import traces
+
+POLICIES: list[Policy] = [LRU(), LFU(), UniCache(), SAECache(), Optimum()]
+
+
+def check_invariants(simulator: Simulator) -> None:
+    """What must hold of the arrays between two requests."""
+    cache = simulator.cache
+    blocks, trace = cache.blocks, simulator.trace
+    resident = blocks["identity"] >= 0
+    assert resident.sum() + cache.pool["free"][0] == simulator.num_blocks
+    assert cache.held.sum() == resident.sum()
+    if simulator.policy.routed:
+        assert np.array_equal(cache.held, np.bincount(blocks["queue"][resident], minlength=4))
+    identities = set(blocks["identity"][resident].tolist())
+    assert identities == set(np.flatnonzero(cache.first >= 0).tolist())
+    if simulator.policy.name != "optimum":
+        assert all(trace.parent[i] < 0 or int(trace.parent[i]) in identities for i in identities), "a hole in a prefix"
+    children = np.zeros(trace.num_identities, np.int32)
+    for identity in identities:
+        if trace.parent[identity] >= 0:
+            children[trace.parent[identity]] += 1
+    assert np.array_equal(children, cache.children)
+    for heap in cache.heaps:
+        places = cache.arena[heap["start"] : heap["start"] + heap["size"]]
+        assert np.array_equal(blocks["position"][places], np.arange(heap["size"]))
+    assert cache.heaps["size"].sum() == (blocks["position"] >= 0).sum()
+    for ring, ghost in enumerate(cache.ghosts):
+        if ghost["fingerprint"] >= 0:
+            assert (cache.ghost_table == ring).sum() == 1
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
+@settings(max_examples=150, deadline=None)
+@given(trace=traces(), extra=st.integers(0, 8), data=st.data())
+def test_victims_equal_a_scan_of_all_candidates(policy: Policy, trace: Trace, extra: int, data: st.DataObject) -> None:
+    space = policy.space()
+    action = data.draw(st.lists(st.floats(-1, 1), min_size=len(space), max_size=len(space)))
+    params = space.from_action(action)
+    simulator = Simulator(trace, policy, int(trace.request_blocks.max()) + extra)
+    simulator_deepest = simulator.cache.pool
+    naive = NaivePool(trace, simulator.sessions, policy.name, simulator.num_blocks, params.as_dict())
+    for request in range(trace.num_requests):
+        simulator.serve(1, params)
+        naive.deepest *= 0.99  # once a window, here a request
+        naive.serve(request)
+        held = [-1 if slot is None else slot.identity for slot in naive.slots]
+        assert simulator.cache.blocks["identity"].tolist() == held
+        assert simulator_deepest["deepest"][0] == naive.deepest
+        check_invariants(simulator)
+    assert simulator.hit_blocks.tolist() == naive.hits
+    assert simulator.evictions == len(naive.evicted)
