@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,7 +112,7 @@ def sessions_of(record: Mapping[str, Any], name: str, malformed: Malformed, max_
                     here.append(_request(entry, block_size, since, tool > 0))
             except BadRecordError as problem:
                 malformed.add(at, problem)
-        falls += sum(b.seconds < a.seconds for a, b in zip(here, here[1:], strict=False))
+        falls += sum(b.seconds < a.seconds for a, b in pairwise(here))
         here.sort(key=lambda r: r.seconds)
         if max_prompt_tokens is not None:
             over = next((n for n, r in enumerate(here) if r.prompt_tokens > max_prompt_tokens), len(here))
@@ -132,8 +133,8 @@ def _extends(request: AgentRequest, following: AgentRequest) -> bool:
 def replies(session: AgentSession) -> list[Longs]:
     """Return, for each request, the blocks that its reply completes, where the next prompt shows them, else none.
 
-    The next prompt shows them where it extends this one and is long enough to hold the whole reply; a rewritten history,
-    or a reply shortened in it (thinking left out), does not.
+    The next prompt shows them where it extends this one and is long enough to hold the whole reply; a rewritten
+    history, or a reply shortened in it (thinking left out), does not.
     """
     shown = []
     for request, following in zip(session.requests, [*session.requests[1:], None], strict=True):
@@ -149,10 +150,10 @@ def replies(session: AgentSession) -> list[Longs]:
 def label(session: AgentSession, type_of: npt.NDArray[np.uint8]) -> None:
     """Enter the token type of each of the session's blocks into `type_of` (by id; 255: not known yet).
 
-    Approximate, as the data gives lengths and kinds, not texts: a prompt is tools, system prompt, then messages; what a
-    prompt adds to the one that it extends is that one's reply, then tool output or user text by `input_types`; a reply's
-    tokens divide equally between its kinds of content, thinking first. A block has the type of most of its tokens, the
-    first on a tie.
+    Approximate, as the data gives lengths and kinds, not texts: a prompt is tools, system prompt, then messages; what
+    a prompt adds to the one that it extends is that one's reply, then tool output or user text by `input_types`; a
+    reply's tokens divide equally between its kinds of content, thinking first. A block has the type of most of its
+    tokens, the first on a tie.
     """
     size = session.block_size
     before: AgentRequest | None = None

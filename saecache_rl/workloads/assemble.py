@@ -20,7 +20,8 @@ class RawRequests(NamedTuple):
     """Requests in order of arrival (R), with the raw ids of their blocks (N).
 
     session may hold any numbers, -1 where there is none. `raw` and `token_type` hold of each request its
-    prompt_tokens // block_size prompt blocks, then `generated` blocks that its reply completes; raw ids are not negative.
+    prompt_tokens // block_size prompt blocks, then `generated` blocks that its reply completes; raw ids are not
+    negative.
     """
 
     arrival: npt.NDArray[np.float64]

@@ -54,7 +54,9 @@ def options(name: str, *overrides: str) -> Any:
             OmegaConf.update(node, key, yaml.safe_load(value), merge=True, force_add=False)
         except OmegaConfBaseException:
             listed = [str(k) for k in node]
-            raise InputError(f"workload.{key}: no such option{nearest(key, listed)}; known: {', '.join(listed)}") from None
+            raise InputError(
+                f"workload.{key}: no such option{nearest(key, listed)}; known: {', '.join(listed)}"
+            ) from None
     return node
 
 
@@ -64,8 +66,8 @@ def _compose(name: str) -> Any:
     from omegaconf import OmegaConf
 
     folder = files("saecache_rl.conf").joinpath("workload")
-    node = OmegaConf.create(folder.joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
-    merged = OmegaConf.create()
+    node: Any = OmegaConf.create(folder.joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
+    merged: Any = OmegaConf.create()
     for entry in node.pop("defaults", ["_self_"]):
         if entry != "_self_":
             source, _, package = entry.partition("@")

@@ -54,7 +54,9 @@ def _enter(raw, key_of, first, table, found):  # type: ignore[no-untyped-def]
     return found
 
 
-@compiled(types.Tuple((types.int64, types.int64))(_LONG, _LONG, _INT, _INT, _INT, _LONG, _INT, _INT, types.int64, types.int64))
+@compiled(
+    types.Tuple((types.int64, types.int64))(_LONG, _LONG, _INT, _INT, _INT, _LONG, _INT, _INT, types.int64, types.int64)
+)
 def _chain(raw, starts, roots, blocks, key_of, first, offset, table, request, found):  # type: ignore[no-untyped-def]
     """Chain whole requests from `request` on, while there is room; return the next request and the identities found."""
     mask = np.uint64(len(table) - 1)
@@ -90,9 +92,7 @@ def _longer(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
     return grown
 
 
-def chain_blocks(
-    raw_ids: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], roots: npt.NDArray[np.int32]
-) -> Chains:
+def chain_blocks(raw_ids: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], roots: npt.NDArray[np.int32]) -> Chains:
     """Chain the blocks of R requests.
 
     Args:

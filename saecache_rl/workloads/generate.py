@@ -57,7 +57,8 @@ def _contents(seed: int, path: tuple[int, ...], index: Longs) -> Longs:
     value = start + index.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (value ^ (value >> np.uint64(31))).view(np.int64)
+    contents: Longs = (value ^ (value >> np.uint64(31))).view(np.int64)
+    return contents
 
 
 def _starts(
@@ -239,7 +240,9 @@ def generate(
             break
         seconds[-1] = seconds[-1] * 1.25 + 1 / rate
     else:
-        raise InputError(f"workload.requests={total}: not reached at these rates; raise a phase's share or its gaps' pace")
+        raise InputError(
+            f"workload.requests={total}: not reached at these rates; raise a phase's share or its gaps' pace"
+        )
 
     talks = _join(drawn, seed)
     when = np.concatenate([d.arrival for d in drawn])

@@ -18,7 +18,6 @@ from saecache_rl.workloads.options import (
     COUNT,
     FRACTION,
     NOT_NEGATIVE,
-    POSITIVE,
     Bounds,
     option,
 )
@@ -72,7 +71,8 @@ def _tokens(random: np.random.Generator, median: float, sigma: float, size: int 
 def _popular(random: np.random.Generator, texts: int, zipf: float, size: int) -> Longs:
     """Draw which of `texts` is used: the k-th most popular with a probability proportional to k ** -zipf."""
     weight = np.arange(1, texts + 1, dtype=np.float64) ** -zipf
-    return np.minimum(np.searchsorted(np.cumsum(weight) / weight.sum(), random.random(size)), texts - 1)
+    chosen = np.searchsorted(np.cumsum(weight) / weight.sum(), random.random(size))
+    return np.minimum(chosen, texts - 1).astype(np.int64)
 
 
 def _geometric(random: np.random.Generator, mean: float, size: int) -> Longs:
@@ -187,7 +187,7 @@ class Templated:
 
 @dataclass(frozen=True)
 class Agentic:
-    """Agents in tool loops: seconds between tool turns, a user who returns after minutes or never, a growing context."""
+    """Agents in tool loops: seconds between tool turns, a user who is back in minutes or never, a growing context."""
 
     applications: int = option(COUNT)
     application_zipf: float = option(NOT_NEGATIVE)

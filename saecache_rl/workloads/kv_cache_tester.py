@@ -1,7 +1,8 @@
-"""The sessions of kv-cache-tester (callanjfox/kv-cache-tester): coding agents with 64-token block ids local to a session.
+"""The sessions of kv-cache-tester (callanjfox/kv-cache-tester): coding agents, block ids local to a session.
 
 Start times and what sessions share are not in the data. Here sessions start as a Poisson process, the times within a
-session kept, and sessions with equal lengths of tools and system prompt share the blocks of these; `Trace.notes` says so.
+session kept, and sessions with equal lengths of tools and system prompt share the blocks of these; `Trace.notes` says
+so.
 A sub-agent is a session of its own, with its parent's ids.
 """
 
@@ -21,7 +22,9 @@ from saecache_rl.workloads.records import BadRecordError, Malformed, find, parse
 from saecache_rl.workloads.trace import Trace
 
 REMEDY = "get the traces folder of github.com/callanjfox/kv-cache-tester (one JSON file a session, plain or .gz)"
-EXPECTED = '{"block_size", "tool_tokens", "system_tokens", "requests": [{"t", "type", "in", "out", "hash_ids", …}]} a file'
+EXPECTED = (
+    '{"block_size", "tool_tokens", "system_tokens", "requests": [{"t", "type", "in", "out", "hash_ids", …}]} a file'
+)
 
 Longs = npt.NDArray[np.int64]
 
@@ -144,7 +147,9 @@ def load(
     malformed_files.check()
     malformed.check()
     if len(sizes) > 1:
-        raise InputError(f"{folder}: block_size differs: {', '.join(f'{f} has {b}' for b, f in sizes.items())}; load each apart")
+        raise InputError(
+            f"{folder}: block_size differs: {', '.join(f'{f} has {b}' for b, f in sizes.items())}; load each apart"
+        )
     if not rows:
         raise InputError(f"workload.max_prompt_tokens={limit}: no prompt of {folder} is that short; raise it")
     rows.sort(key=lambda row: row.arrival)

@@ -15,7 +15,17 @@ from saecache_rl.errors import InputError
 from saecache_rl.vocabulary import TokenType
 from saecache_rl.workloads.assemble import RawRequests, assemble
 from saecache_rl.workloads.options import COUNT, POSITIVE, Bounds, choice, number, whole
-from saecache_rl.workloads.records import BadRecordError, Malformed, block_ids, count, find, lines, parse, read_bytes, seconds
+from saecache_rl.workloads.records import (
+    BadRecordError,
+    Malformed,
+    block_ids,
+    count,
+    find,
+    lines,
+    parse,
+    read_bytes,
+    seconds,
+)
 from saecache_rl.workloads.trace import Trace
 
 REMEDY = "get conversation_trace.jsonl from FAST25-release/traces of github.com/kvcache-ai/Mooncake (plain or .gz)"
@@ -38,7 +48,9 @@ def _request(line: bytes, block_size: int) -> _Request:
     ids = block_ids(record, "hash_ids", "block_hashes", "hashes", largest=_LARGEST_ID)
     full = prompt // block_size
     if len(ids) not in (full, -(-prompt // block_size)):
-        raise BadRecordError(f"{len(ids)} hash_ids for {prompt} tokens in blocks of {block_size}, expected {full} full ones")
+        raise BadRecordError(
+            f"{len(ids)} hash_ids for {prompt} tokens in blocks of {block_size}, expected {full} full ones"
+        )
     return _Request(arrival, prompt, output, ids[:full])
 
 
@@ -61,7 +73,7 @@ def load(
         path: the file, plain or gzip.
         requests: how many to keep, the earliest; None: all.
         block_size: tokens that one id stands for; 512 in Mooncake's files.
-        arrivals: "recorded", or "poisson": in the recorded order at `session_rate` requests a second, drawn from `seed`.
+        arrivals: "recorded", or "poisson": in the recorded order, at `session_rate` requests a second.
         session_rate: for "poisson"; each request counts as a session, as the data names none.
         seed: for "poisson".
         generated: "none", or "unique": replies take blocks that nothing will match.
@@ -76,7 +88,9 @@ def load(
     seed = whole("workload.seed", seed, Bounds(0, 2**63 - 1, whole=True))
     choice("workload.arrivals", arrivals, ("recorded", "poisson"))
     if generated == "known":
-        raise InputError("workload.generated=known: the format does not name the blocks of replies; choose none or unique")
+        raise InputError(
+            "workload.generated=known: the format does not name the blocks of replies; choose none or unique"
+        )
     choice("workload.generated", generated, ("none", "unique"))
     if arrivals == "poisson" and session_rate is None:
         raise InputError("workload.session_rate=null: workload.arrivals=poisson needs it, in requests a second")

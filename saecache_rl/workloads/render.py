@@ -86,7 +86,7 @@ def _segment(content, length, kind, at, state, counts, block_size, end, raw, tok
         types.uint8[::1],
     )
 )  # fmt: skip
-def _render(
+def _render(  # type: ignore[no-untyped-def]
     head_content,
     head_length,
     head_type,
@@ -102,7 +102,7 @@ def _render(
     counts,
     raw,
     token_type,
-):  # type: ignore[no-untyped-def]
+):
     for r in range(len(order)):
         q = order[r]
         at, end = starts[r], starts[r + 1]
@@ -111,7 +111,16 @@ def _render(
         s = session[q]
         for h in range(head_length.shape[1]):
             at, state = _segment(
-                head_content[s, h], head_length[s, h], head_type[s, h], at, state, counts, block_size, end, raw, token_type
+                head_content[s, h],
+                head_length[s, h],
+                head_type[s, h],
+                at,
+                state,
+                counts,
+                block_size,
+                end,
+                raw,
+                token_type,
             )
         for t in range(first[q], q + 1):
             for part in range(3):
@@ -144,8 +153,9 @@ def render(
         raw (N,) int64, not negative, equal where the tokens in the block are (up to 63-bit collisions), and
         token_type (N,): the type of most of a block's tokens, the one that comes first in the block on a tie.
     """
+    talks = Conversations(*(np.ascontiguousarray(column, np.int64) for column in talks))
     raw = np.empty(starts[-1], np.int64)
     token_type = np.empty(starts[-1], np.uint8)
     counts = np.zeros(NUM_TOKEN_TYPES, np.int64)
-    _render(*(np.ascontiguousarray(a) for a in talks), block_size, order, starts, counts, raw, token_type)
+    _render(*talks, block_size, order, starts, counts, raw, token_type)
     return raw, token_type

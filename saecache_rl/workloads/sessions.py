@@ -39,19 +39,18 @@ class Sessions:
     agentic: npt.NDArray[np.uint8]
 
 
-@compiled(types.int64(_LONG, _INT, _LONG, _INT, _INT, _INT, _INT, _INT, _LONG, _INT))
-def _lineage(
+@compiled(types.int64(_LONG, _INT, _LONG, _INT, _INT, _INT, _INT, _LONG, _INT))
+def _lineage(  # type: ignore[no-untyped-def]
     prompt_start,
     prompt_blocks,
     generated_start,
     generated_blocks,
     prompt_tokens,
-    output_tokens,
     toucher,  # per identity: the only session that has had the block; -1: none; -2: several have
     tail_of,  # per identity: the session whose latest chain ends in the block, or -1
-    covered,  # per session: tokens whose KV its latest request left
+    latest,  # per session: tokens of its latest prompt
     session,
-):  # type: ignore[no-untyped-def]
+):
     sessions = 0
     for r in range(len(prompt_tokens)):
         own = np.int32(-1)
@@ -59,8 +58,8 @@ def _lineage(
             block = prompt_blocks[i]
             candidate = tail_of[block]
             if candidate >= 0 and toucher[block] == candidate:
-                # A prompt that is shorter than what the session left does not extend it, whatever blocks they share.
-                if prompt_tokens[r] >= covered[candidate]:
+                # A prompt that is no longer than the session's latest does not extend it, whatever blocks they share.
+                if prompt_tokens[r] > latest[candidate]:
                     own = candidate
                     tail_of[block] = -1
                 break
@@ -68,7 +67,7 @@ def _lineage(
             own = np.int32(sessions)
             sessions += 1
         session[r] = own
-        covered[own] = prompt_tokens[r] + max(output_tokens[r] - 1, 0)
+        latest[own] = prompt_tokens[r]
         tail = np.int32(-1)
         for i in range(prompt_start[r], prompt_start[r + 1]):
             tail = prompt_blocks[i]
@@ -111,15 +110,24 @@ def lineage(trace: Trace) -> Sessions:
 
     A request continues the session whose latest chain, generated blocks included, it extends: the deepest of its
     prompt's full blocks that is the last block of such a chain, of a session that alone has had this block, and the
-    prompt is at least as long as what that session left. A session's last block moves on when it continues, so that an
+    prompt is longer than that session's latest. A session's last block moves on when it continues, so that an
     old one no longer identifies it, and a block that several sessions have had identifies none. Everything else begins
-    a session. A history that the client rewrites (compaction, reasoning stripped) therefore begins one too.
+    a session. A history that the client rewrites (compaction, reasoning stripped) therefore begins one too. Where a
+    format does not name the blocks of a reply, the chain that it left ends with the prompt's last full block.
     """
-    columns = ("prompt_start", "prompt_blocks", "generated_start", "generated_blocks", "prompt_tokens", "output_tokens")
-    arrays = [np.ascontiguousarray(getattr(trace, c)) for c in columns]
-    toucher, tail_of = np.full(trace.num_identities, -1, np.int32), np.full(trace.num_identities, -1, np.int32)
-    session = np.empty(trace.num_requests, np.int32)
-    _lineage(*arrays, toucher, tail_of, np.empty(trace.num_requests, np.int64), session)
+    requests, identities = trace.num_requests, trace.num_identities
+    session = np.empty(requests, np.int32)
+    _lineage(
+        np.ascontiguousarray(trace.prompt_start),
+        np.ascontiguousarray(trace.prompt_blocks),
+        np.ascontiguousarray(trace.generated_start),
+        np.ascontiguousarray(trace.generated_blocks),
+        np.ascontiguousarray(trace.prompt_tokens),
+        np.full(identities, -1, np.int32),
+        np.full(identities, -1, np.int32),
+        np.empty(requests, np.int64),
+        session,
+    )
     return _sessions(trace, "lineage", session)
 
 

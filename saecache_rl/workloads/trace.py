@@ -1,4 +1,4 @@
-"""A trace: the requests of a workload as columns, with the blocks of each prompt and reply as dense, chained identities.
+"""A trace: the requests of a workload as columns, the blocks of each prompt and reply as dense, chained identities.
 
 Loaders and generators make one; the engines only read it. Two blocks have the same identity exactly when the
 tokens from the start of their prompts (and the salt) are the same, so that an identity is a node of the tree of
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -141,12 +140,15 @@ class Trace:
             raise InputError(f"{self.name}: block_size is {self.block_size}; it must be at least 1")
         if requests == 0:
             raise InputError(f"{self.name}: no requests; give a file or an option that yields at least one")
-        lengths = {c: requests for c in ("arrival", "session", "turn", "prompt_tokens", "output_tokens", "salt", "flags")}
+        per_request = ("arrival", "session", "turn", "prompt_tokens", "output_tokens", "salt", "flags")
+        lengths = dict.fromkeys(per_request, requests)
         lengths |= {"phase": requests, "prompt_start": requests + 1, "generated_start": requests + 1}
         lengths |= {"parent": identities, "offset": identities, "token_type": identities}
         for column, length in lengths.items():
             if len(getattr(self, column)) != length:
-                raise InputError(f"{self.name}: column {column} has {len(getattr(self, column))} rows, expected {length}")
+                raise InputError(
+                    f"{self.name}: column {column} has {len(getattr(self, column))} rows, expected {length}"
+                )
         self._check(np.isfinite(self.arrival) & (self.arrival >= 0), "arrival must be finite and not negative")
         self._check(np.diff(self.arrival, prepend=0.0) >= 0, "arrival falls; sort the requests by time")
         self._check(self.prompt_tokens >= 1, "a prompt needs at least one token")
@@ -154,7 +156,9 @@ class Trace:
         full = self.prompt_tokens // self.block_size
         self._check(np.diff(self.prompt_start) == full, "prompt_start disagrees with prompt_tokens // block_size")
         generated = np.diff(self.generated_start)
-        expected = (self.prompt_tokens.astype(np.int64) + np.maximum(self.output_tokens, 1) - 1) // self.block_size - full
+        expected = (
+            self.prompt_tokens.astype(np.int64) + np.maximum(self.output_tokens, 1) - 1
+        ) // self.block_size - full
         self._check((generated == 0) | (generated == expected), "generated blocks disagree with output_tokens")
         for starts, blocks, what in (
             (self.prompt_start, self.prompt_blocks, "prompt_blocks"),
@@ -162,7 +166,7 @@ class Trace:
         ):
             if starts[0] != 0 or starts[-1] != len(blocks):
                 raise InputError(f"{self.name}: the starts of {what} do not span its {len(blocks)} rows")
-            if len(blocks) and not (0 <= blocks.min() and blocks.max() < identities):
+            if len(blocks) and not 0 <= blocks.min() <= blocks.max() < identities:
                 raise InputError(f"{self.name}: {what} names an identity outside 0 … {identities - 1}")
         if identities and not (self.parent < np.arange(identities)).all():
             raise InputError(f"{self.name}: an identity precedes its parent; chain the blocks in order of appearance")
@@ -174,7 +178,7 @@ class Trace:
         self._check_chains()
 
     def _check_chains(self) -> None:
-        """Each block's parent must be the block before it in its request, the first generated one's the prompt's last."""
+        """Each block's parent must be the one before it in its request, the first generated one's the prompt's last."""
         for starts, blocks, first in (
             (self.prompt_start, self.prompt_blocks, None),
             (self.generated_start, self.generated_blocks, self.prompt_start[1:]),
@@ -242,22 +246,26 @@ class Trace:
             with np.load(path, allow_pickle=False) as data:
                 header = json.loads(str(data["header"]))
                 if header["format"] != FORMAT:
-                    raise InputError(f"{path}: trace format {header['format']}, expected {FORMAT}; make the trace again")
+                    raise InputError(
+                        f"{path}: trace format {header['format']}, expected {FORMAT}; make the trace again"
+                    )
                 columns = {c: np.ascontiguousarray(data[c], dtype=t) for c, t in COLUMNS.items()}
+            trace = Trace(
+                block_size=int(header["block_size"]),
+                name=str(header["name"]),
+                phases=tuple(header["phases"]),
+                notes=dict(header["notes"]),
+                **columns,
+            )
+            digest = header["digest"]
         except FileNotFoundError:
             raise InputError(f"{path}: no such file; Trace.save writes one") from None
-        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{path}: not a saved trace ({error}); Trace.save writes one") from None
-        trace = Trace(
-            block_size=header["block_size"],
-            name=header["name"],
-            phases=tuple(header["phases"]),
-            notes=header["notes"],
-            **columns,  # type: ignore[arg-type]
-        )
-        if trace.digest != header["digest"]:
+        except InputError:
+            raise
+        except Exception as error:  # numpy and zipfile raise a dozen types on damaged files, MemoryError among them
+            reason = " ".join(str(error).split())[:120]
+            raise InputError(f"{path}: not a saved trace ({reason}); Trace.save writes one") from None
+        if trace.digest != digest:
             raise InputError(f"{path}: damaged: its content does not have the digest that it names; make it again")
         return trace
 
