@@ -64,7 +64,8 @@ class Agent(ABC):
 class Module(ABC):
     """A part of an agent, which owns some of the policy's parameters and updates them once a window.
 
-    A subclass names the attributes that make up its state in `state_names`; saving, loading and checking follow from that.
+    A subclass names the attributes that make up its state in `state_names`; saving, loading and checking follow from
+    that.
     """
 
     #: Attributes (numbers, or arrays of a constant shape) that change during a run.
@@ -150,7 +151,7 @@ def check_names(owner: str, state: Mapping[str, Any], names: tuple[str, ...]) ->
         )
 
 
-def check_option(owner: str, name: str, value: float, low: float, high: float) -> float:
+def check_option(owner: str, name: str, value: object, low: float, high: float) -> float:
     """Return an option as a float in (low, high].
 
     Raises:

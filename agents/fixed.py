@@ -1,4 +1,4 @@
-"""The agent that never learns: its policy's start values for ever. LRU, the optimum and untuned SAECache are of this kind."""
+"""The agent that never learns: its policy's start values for ever. LRU, the optimum and untuned SAECache are such."""
 
 from __future__ import annotations
 

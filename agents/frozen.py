@@ -8,7 +8,10 @@ from saecache_rl.engines.stats import WindowStats
 
 
 class Frozen(Module):
-    """Owns nothing: a parameter that no module owns stays at its start. Any slot takes it, to show what its module adds."""
+    """Owns nothing: a parameter that no module owns stays at its start.
+
+    Any slot takes it, to show what its module adds.
+    """
 
     @property
     def owns(self) -> tuple[str, ...]:

@@ -19,14 +19,14 @@ _EQUAL = 1e-9
 class LogNormalGaps(Module):
     """Maximum likelihood in closed form, on the logarithms of completed gaps, blended by an exponential moving average.
 
-    The fit of a batch of n gaps is m = mean(ln gap), v = n / (n - 1) var(ln gap): the variance is corrected for the batch's own
-    mean, without which small batches would pull sigma down. It is blended by its share of the gaps that count:
+    The fit of a batch of n gaps is m = mean(ln gap), v = n / (n - 1) var(ln gap): the variance is corrected for the
+    batch's own mean, without which small batches would pull sigma down. It is blended by its share of what counts:
 
         weight' = weight (1 - rate)^n + n,   a = n / weight'
         mu' = (1 - a) mu + a m,   sigma'^2 = (1 - a) sigma^2 + a v
 
-    In the long run a gap thus counts for 1 / rate further ones, however gaps fall into windows; the start values count as `minimum`
-    gaps, so that the first few hundred gaps move them quickly. Each kind of session waits until `minimum` gaps are there. A
+    In the long run the last 1 / rate gaps count, however they fall into windows. The start values count as `minimum`
+    gaps, so that the first few hundred move them quickly. Each kind of session waits until `minimum` gaps are there. A
     batch of equal gaps has no variance to fit and is dropped.
     """
 

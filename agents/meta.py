@@ -18,13 +18,14 @@ class Bandit(Module):
     """UCB1 over a small grid of hyperparameters, rewarded by the windows' token hit ratio.
 
     Each arm is one combination of the grid's values; an arm is held for `hold` windows, since a parameter needs some to
-    follow, and earns the token hit ratio of all of them together. The first arm is the first value of every list; the others follow
-    in an order drawn from the seed until each has been tried. From then on the arm with the largest
+    follow, and earns the token hit ratio of all of them together. The first arm is the first value of every list; the
+    others follow in an order drawn from the seed until each has been tried. From then on the arm with the largest
 
         mean reward + exploration * sqrt(2 ln(n) / n_arm)
 
     is taken: UCB1 (Auer, Cesa-Bianchi and Fischer, Machine Learning 47, 2002) at exploration = 1. Counts and rewards
-    decay by `discount` at each choice, because traffic drifts (Garivier and Moulines, ALT 2011); ties go to the lower arm.
+    decay by `discount` at each choice, because traffic drifts (Garivier and Moulines, ALT 2011); ties go to the lower
+    arm.
     """
 
     state_names = ("_order", "_counts", "_rewards", "_tried", "_arm", "_windows", "_hit_tokens", "_prompt_tokens")

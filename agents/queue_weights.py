@@ -19,10 +19,10 @@ _CAP = 1e6
 class QueueWeights(Module):
     """Temperature-scaled efficiency of each queue (UniCache, SIGMETRICS 2026; bounds of SAECache, arXiv 2605.18825).
 
-    E_q = hit tokens of the queue / blocks it held, averaged over the window; 0 where it held nothing. The block size is a
-    common factor of all E and cancels. The value (E_q / mean E)^(1 / T) is clipped to the mean +- `deviations`
-    standard deviations of the queue's own last `memory` values (as they were before clipping, so that a constant past can't
-    pin the future), then blended by an exponential moving average. No hit in any queue: nothing changes.
+    E_q = hit tokens of the queue / blocks it held, averaged over the window; 0 where it held nothing. The block size is
+    a common factor of all E and cancels. The value (E_q / mean E)^(1 / T) is clipped to the mean +- `deviations`
+    standard deviations of the queue's own last `memory` values (as they were before clipping, so that a constant past
+    can't pin the future), then blended by an exponential moving average. No hit in any queue: nothing changes.
     """
 
     state_names = ("_history", "_seen")

@@ -13,9 +13,9 @@ from saecache_rl.vocabulary import NUM_TOKEN_TYPES, TOKEN_TYPE_NAMES
 class TokenWeights(Module):
     """An exponential moving average of 1 + 5 r_miss + 2 r_reuse for each type (SAECache, arXiv 2605.18825).
 
-    r_miss is the share of the type's evictions that were missed later (misses on ghosts / evictions), r_reuse that of its
-    accesses which hit; all counts decay by `decay` a window, and both shares stay within [0, 1] (a miss may follow an eviction
-    that has decayed away). A type that was neither accessed nor evicted keeps its weight.
+    r_miss is the share of the type's evictions that were missed later (misses on ghosts / evictions), r_reuse that of
+    its accesses which hit; all counts decay by `decay` a window, and both shares stay within [0, 1] (a miss may follow
+    an eviction that has decayed away). A type that was neither accessed nor evicted keeps its weight.
     """
 
     state_names = ("_accesses", "_hits", "_evictions", "_ghost_misses")

@@ -117,14 +117,13 @@ def tiny_trace(seed: int = 0, requests: int = 200, block_size: int = 16) -> Trac
     systems = [tokens(int(length), TokenType.SYSTEM) for length in generator.integers(20, 100, 3)]
     tools = tokens(80, TokenType.TOOL_DEFINITION)
     pending: list[tuple[float, int, int, str, list[tuple[int, TokenType]]]] = []
-    clock, sessions = 0.0, 0
-    for _ in range(requests):
+    clock = 0.0
+    for session in range(requests):
         clock += float(generator.exponential(8.0))
         kind = str(generator.choice(["single", "chat", "agent"]))
         opening = list(systems[int(generator.integers(3))]) + (tools if kind == "agent" else [])
         opening += tokens(int(generator.integers(5, 120)), TokenType.USER)
-        pending.append((clock, sessions, 0, kind, opening))
-        sessions += 1
+        pending.append((clock, session, 0, kind, opening))
     while pending and len(builder._rows) < requests:
         pending.sort(key=lambda item: item[:2])
         arrival, session, turn, kind, prompt = pending.pop(0)

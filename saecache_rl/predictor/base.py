@@ -21,9 +21,9 @@ HORIZON_SECONDS = 600.0
 class Predictor(ABC):
     """Predicts, when a request is over, whether its session sends another.
 
-    Learning is causal. The example of a request is settled positive when its session's next request arrives, and negative when
-    none has arrived within a horizon; it is learned once, when settled. A prediction uses what was settled up to the arrival of
-    its request, so a trace that was cut short has the same leading predictions to the bit.
+    Learning is causal. The example of a request is settled positive when its session's next request arrives, and
+    negative when none has arrived within a horizon; it is learned once, when settled. A prediction uses what was settled
+    up to the arrival of its request, so a trace that was cut short has the same leading predictions to the bit.
     """
 
     #: Its name in results.
@@ -36,7 +36,7 @@ class Predictor(ABC):
         """Return (R,) the probability in [0, 1] that each request's session sends another request."""
 
 
-def check_positive(owner: str, name: str, value: float) -> float:
+def check_positive(owner: str, name: str, value: object) -> float:
     """Return an option as a float.
 
     Raises:

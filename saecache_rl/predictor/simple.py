@@ -46,7 +46,10 @@ class TrueAnswer(Predictor):
 
 
 class TurnCount(Predictor):
-    """The share of settled requests of the same turn number whose session went on, with one of each outcome in advance."""
+    """The share of settled requests of the same turn number whose session went on.
+
+    Each turn number has one of either outcome in advance.
+    """
 
     name = "turn_count"
 

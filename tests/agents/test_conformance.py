@@ -137,7 +137,7 @@ def test_an_owner_of_a_parameter_that_the_policy_lacks_is_refused() -> None:
 
 def test_a_module_that_sets_what_it_does_not_own_is_refused() -> None:
     agent = Composite("mine", Two(), first=Owner("gamma", sets={"alpha.chat": 2.0}))
-    with pytest.raises(InputError, match="'first' set 'alpha.chat'"):
+    with pytest.raises(InputError, match=r"'first' set 'alpha\.chat'"):
         agent.observe(random_stats(np.random.default_rng(0), 0), 0.0)
 
 
@@ -160,8 +160,8 @@ def test_the_bandit_sets_what_other_modules_use() -> None:
     seen = set()
     for window in range(10):
         agent.observe(random_stats(np.random.default_rng(window), window), 0.0)
-        weights = agent.modules["queue_weights"]
-        assert agent.modules["gaps"].rate_factor == agent.modules["token_weights"].rate_factor  # type: ignore[attr-defined]
+        weights, gaps, types = (agent.modules[slot] for slot in ("queue_weights", "gaps", "token_weights"))
+        assert gaps.rate_factor == types.rate_factor == weights.rate_factor  # type: ignore[attr-defined]
         seen.add((weights.temperature, weights.rate_factor))  # type: ignore[attr-defined]
     assert len(seen) == 6
 

@@ -243,9 +243,10 @@ class TestQueueWeights:
             assert np.isfinite(params.values).all()
 
 
-class TestBandit:
-    GRID = {"rate_factor": [1.0, 0.5], "temperature": [0.2, 1.0]}
+GRID = {"rate_factor": [1.0, 0.5], "temperature": [0.2, 1.0]}
 
+
+class TestBandit:
     def run(self, bandit: Bandit, windows: int, best: dict[str, float]) -> list[tuple[float, ...]]:
         chosen = []
         for _ in range(windows):
@@ -256,7 +257,7 @@ class TestBandit:
         return chosen
 
     def test_starts_with_the_first_values_and_tries_every_arm_once(self) -> None:
-        bandit = Bandit(self.GRID, hold=3)
+        bandit = Bandit(GRID, hold=3)
         chosen = self.run(bandit, 12, {})
         assert chosen[:3] == [(1.0, 0.2)] * 3
         assert set(chosen) == set(bandit.arms)
@@ -264,7 +265,7 @@ class TestBandit:
 
     def test_settles_on_the_best_arm(self) -> None:
         best = {"rate_factor": 0.5, "temperature": 1.0}
-        chosen = self.run(Bandit(self.GRID, hold=2), 400, best)
+        chosen = self.run(Bandit(GRID, hold=2), 400, best)
         assert chosen[200:].count((0.5, 1.0)) > 150
 
     def test_the_seed_decides_the_order_of_trials(self) -> None:

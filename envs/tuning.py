@@ -1,0 +1,207 @@
+"""The environment in which one step serves a window of requests under chosen parameters of a cache policy.
+
+env = gymnasium.make("saecache_rl:SAECache/PrefixCacheTuning-v0", workload="agentic_shift", window=100)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, SupportsFloat
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.error import ResetNeeded
+from gymnasium.spaces import Box
+
+from saecache_rl.cache.params import PolicyParams
+from saecache_rl.cache.policies.saecache import SAECache
+from saecache_rl.cache.policy import Policy
+from saecache_rl.engines.capacity import auto_capacity, smallest_capacity
+from saecache_rl.engines.simulator import Simulator
+from saecache_rl.engines.stats import WindowStats
+from saecache_rl.envs.configured import make
+from saecache_rl.envs.observation import ObservationLayout
+from saecache_rl.envs.picture import draw, write
+from saecache_rl.errors import InputError, nearest
+from saecache_rl.predictor.base import Predictor
+from saecache_rl.workloads.sessions import find_sessions
+from saecache_rl.workloads.trace import Trace
+
+ENGINES = ("simulator",)
+REWARDS = ("token_hit_ratio", "ttft")
+
+Observation = npt.NDArray[np.float32]
+Step = tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]
+
+
+class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
+    """Tune a prefix-cache policy online: one step serves a window of requests.
+
+    - Action: Box [-1, 1], an entry for each of the policy's parameters, mapped to its bounds by `param_space`.
+    - Observation: Box float32 by `layout` (`ObservationLayout`): the window's statistics and the parameters in force.
+    - Reward: the window's token hit ratio, or minus its mean seconds to the first token (``reward="ttft"``).
+    - An episode is truncated after the last request and never terminates.
+    - ``info["stats"]`` is the window's `WindowStats`, ``info["params"]`` the `PolicyParams` that it was served under.
+
+    Nothing is drawn at random here: the workload is drawn from its own seed, and each episode serves the same requests.
+
+    Attributes:
+        trace: the requests.
+        engine: what serves them.
+        policy, param_space, layout: what is tuned, its parameters, and the entries of an observation.
+        num_blocks, window: capacity in blocks, requests a step.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 10}  # noqa: RUF012 Gymnasium's own
+    #: Engines that exist.
+    engines: ClassVar[tuple[str, ...]] = ENGINES
+
+    def __init__(
+        self,
+        workload: Trace | str | Mapping[str, Any],
+        engine: str = "simulator",
+        num_blocks: int | Literal["auto"] = "auto",
+        window: int = 100,
+        policy: Policy | Mapping[str, Any] | None = None,
+        sessions: str = "lineage",
+        predictor: Predictor | str | Mapping[str, Any] | None = None,
+        reward: str = "token_hit_ratio",
+        render_mode: str | None = None,
+    ) -> None:
+        """Make the environment; nothing is served before `reset`.
+
+        Args:
+            workload: a trace, a name of conf/workload, or a mapping whose `_target_` gives a trace.
+            engine: what serves the requests.
+            num_blocks: capacity, at least the blocks of the largest request; "auto": `auto_capacity`.
+            window: requests a step.
+            policy: whose parameters are tuned; None: SAECache.
+            sessions: how a session is known, "lineage" or "hint".
+            predictor: will a session go on? A predictor, a name of conf/predictor or a mapping; None: it won't.
+            reward: "token_hit_ratio" or "ttft".
+            render_mode: "ansi", "rgb_array" or None.
+
+        Raises:
+            InputError: a value that no run can have, named, with the remedy.
+        """
+        _choice("engine", engine, ENGINES)
+        _choice("reward", reward, REWARDS)
+        if render_mode is not None:
+            _choice("render_mode", render_mode, tuple(self.metadata["render_modes"]))
+        if reward == "ttft":
+            raise InputError(
+                "reward=ttft: the simulator's instant clock has no time to first token; use reward=token_hit_ratio"
+            )
+        self.window = _whole_number("window", window, "a window has at least one request")
+        trace = workload if isinstance(workload, Trace) else make("workload", workload)
+        if not isinstance(trace, Trace):
+            raise InputError(f"workload: {workload!r} gave a {type(trace).__name__}, expected a Trace")
+        made = SAECache() if policy is None else make("policy", policy) if isinstance(policy, Mapping) else policy
+        if not isinstance(made, Policy):
+            raise InputError(f"policy: {policy!r} is no cache policy; give an instance of one")
+        foresight = make("predictor", predictor) if isinstance(predictor, str | Mapping) else predictor
+        if foresight is not None and not isinstance(foresight, Predictor):
+            raise InputError(f"predictor: {predictor!r} is no predictor; give a name of conf/predictor")
+        self.trace = trace
+        self.policy = made
+        self.predictor = foresight
+        self.num_blocks = _capacity(num_blocks, trace)
+        self.reward = reward
+        self.render_mode = render_mode
+        self.sessions = find_sessions(trace, sessions)
+        self.continues = None if foresight is None else foresight.continues(trace, self.sessions)
+        self.engine = self._engine()
+        self.param_space = made.space()
+        self.layout = ObservationLayout.of(self.param_space)
+        self.observation_space = self.layout.box()
+        self.action_space = Box(-1.0, 1.0, (len(self.param_space),), np.float32)
+        self._ready = False
+        self._stats = WindowStats.empty()
+        self._params = self.param_space.start()
+
+    def _engine(self) -> Simulator:
+        return Simulator(self.trace, self.policy, self.num_blocks, self.sessions, self.continues)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Empty the cache and go back to the first request.
+
+        Raises:
+            InputError: `options` has an entry; there are none.
+        """
+        if options:
+            raise InputError(f"reset takes no options, not {sorted(options)}; give them when the environment is made")
+        super().reset(seed=seed)
+        self.engine.reset()
+        self._ready = True
+        self._stats = WindowStats.empty()
+        self._params = self.param_space.start()
+        return self._observe(), self._info()
+
+    def step(self, action: npt.NDArray[np.float32]) -> Step:
+        """Serve the next window under the parameters that `action`, (n,) in [-1, 1], stands for."""
+        return self.serve(self.param_space.from_action(action))
+
+    def serve(self, params: PolicyParams | None = None) -> Step:
+        """Serve the next window under `params`, exactly; None: as before.
+
+        Raises:
+            ResetNeeded: before the first `reset`, or after the last request.
+        """
+        if not self._ready or self.engine.done:
+            raise ResetNeeded("every request has been served; call reset()" if self._ready else "call reset()")
+        self._params = self._params if params is None else params
+        self._stats = self.engine.serve(self.window, self._params)
+        return self._observe(), self._stats.token_hit_ratio, False, self.engine.done, self._info()
+
+    def _observe(self) -> Observation:
+        return self.layout.encode(self._stats, self._params, self.num_blocks)
+
+    def _info(self) -> dict[str, Any]:
+        return {"stats": self._stats, "params": self._params}
+
+    def render(self) -> Any:
+        """Show the cache by queue and token type: text ("ansi") or an RGB picture ("rgb_array"), by `render_mode`."""
+        if self.render_mode == "ansi":
+            return write(self.engine.held_by_type(), self.num_blocks, self._stats)
+        if self.render_mode == "rgb_array":
+            return draw(self.engine.held_by_type(), self.num_blocks)
+        return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the engine's compiled functions; its state goes along as arrays."""
+        return {**self.__dict__, "engine": self.engine.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.engine = self._engine()
+        self.engine.load_state_dict(state["engine"])
+
+
+def _choice(option: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InputError(f"{option}={value}: unknown{nearest(str(value), known)}; there is {', '.join(known)}")
+
+
+def _whole_number(option: str, value: object, rule: str) -> int:
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        number = float(value)
+        if math.isfinite(number) and number >= 1 and number == int(number):
+            return int(number)
+    raise InputError(f"{option}={value}: {rule}; give a positive whole number")
+
+
+def _capacity(num_blocks: object, trace: Trace) -> int:
+    if isinstance(num_blocks, str):
+        _choice("num_blocks", num_blocks, ("auto", "a number of blocks"))
+        return auto_capacity(trace)
+    number = _whole_number("num_blocks", num_blocks, "a capacity is a number of blocks, or 'auto'")
+    if number < smallest_capacity(trace):
+        raise InputError(
+            f"num_blocks={number}: the largest request of {trace.name} alone needs {smallest_capacity(trace)} blocks "
+            f"of {trace.block_size} tokens; raise it, or use 'auto'"
+        )
+    return number
