@@ -22,8 +22,8 @@ class Predictor(ABC):
     """Predicts, when a request is over, whether its session sends another.
 
     Learning is causal. The example of a request is settled positive when its session's next request arrives, and
-    negative when none has arrived within a horizon; it is learned once, when settled. A prediction uses what was settled
-    up to the arrival of its request, so a trace that was cut short has the same leading predictions to the bit.
+    negative when none has arrived within a horizon; it is learned once, when settled. A prediction uses what was
+    settled up to the arrival of its request: a trace that was cut short has the same leading predictions to the bit.
     """
 
     #: Its name in results.
