@@ -34,7 +34,7 @@ CONFIG_MODULE = "saecache_rl.conf"
 Run = Callable[[Settings, Path], float | None]
 
 
-class PartialFailure(Exception):
+class PartialFailureError(Exception):
     """Some of a command's jobs failed and the others' results are kept; the message is for the user. Exit code 1."""
 
 
@@ -179,7 +179,7 @@ def _report(name: str, error: BaseException, folders: list[Path]) -> int:
         remedy = f"continue with: python -m saecache_rl.{name} resume={kept[0]}" if kept else "nothing had begun yet"
         print(f"{name}: interrupted; {remedy}", file=sys.stderr)
         return INTERRUPTED
-    if isinstance(error, PartialFailure):
+    if isinstance(error, PartialFailureError):
         print(f"{name}: {error}", file=sys.stderr)
         return FAILED
     traceback.print_exception(error)

@@ -2,9 +2,10 @@
 
     python -m saecache_rl.compare +workload=agentic_shift 'agents=[lru,saecache,optimum]' num_blocks=sweep
 
-An entry of `agents` is the name of a file of conf/agent; or a variant of one, as text, ``NAME: AGENT OVERRIDE …``, or as a mapping
-``{name: NAME, agent: AGENT, overrides: [OVERRIDE, …]}``. An override is one that `train` takes, of the agent (``agent/queue_weights=frozen``,
-``agent.token_weights.rate=0.2``), the predictor, the window or the reward. On a command line it has to be in quotes:
+An entry of `agents` is the name of a file of conf/agent; or a variant of one, as text, ``NAME: AGENT OVERRIDE …``, or as a
+mapping ``{name: NAME, agent: AGENT, overrides: [OVERRIDE, …]}``. An override is one that `train` takes, of the agent
+(``agent/queue_weights=frozen``, ``agent.token_weights.rate=0.2``), the predictor, the window or the reward. On a command line
+it has to be in quotes:
 
     'agents=[saecache,"no_alpha: saecache agent/queue_weights=frozen"]'
 """
@@ -27,7 +28,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from saecache_rl import compare_report, overrides, runs
-from saecache_rl.cli import PartialFailure, command
+from saecache_rl.cli import PartialFailureError, command
 from saecache_rl.compare_jobs import Entry, Job, Preparation, Prepared, measure, prepare
 from saecache_rl.errors import InputError, nearest
 from saecache_rl.settings import CompareSettings, refuse_used, write
@@ -316,7 +317,7 @@ def main(settings: CompareSettings, folder: Path) -> None:
     print(folder)
     if failures:
         named = "; ".join(f"{title}: {problem}" for title, problem in failures.items())
-        raise PartialFailure(
+        raise PartialFailureError(
             f"{len(failures)} runs failed ({named}); the others are kept, details are in {folder / 'failures.log'}; "
             f"try them again with resume={folder}"
         )

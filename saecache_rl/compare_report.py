@@ -99,7 +99,7 @@ class Comparison:
 
     @cached_property
     def capacities(self) -> tuple[str, ...]:
-        """The capacities as text, one a point; of a point that seeds have at differing capacities, their mean, with ~."""
+        """The capacities as text, one a point; their mean, with ~, where seeds differ."""
         texts = []
         for point in self._points:
             blocks = [row.summary.num_blocks for row in self.frame if row.point == point]
@@ -287,8 +287,10 @@ class Comparison:
             else f"{len(self._points)} capacities, {self.capacities[0]} to {self.capacities[-1]}"
         )
         return (
-            f"Gap closed: the sum over capacities of (policy - LRU) over the sum of (optimum - LRU), of token hit ratios on the same requests; "
-            f"beside it the mean of the ratios at each capacity. Worst: the least policy - LRU at any capacity and seed. "
+            "Gap closed: the sum over capacities of (policy - LRU) over the sum of (optimum - LRU), of token hit ratios on the "
+            "same requests; beside it the mean of the ratios at each capacity. Worst: the least policy - LRU at any capacity "
+            "and seed. "
             f"Capacity: {capacities}, in blocks of {one.block_size} tokens. Ceiling (infinite cache): {ceiling:.2f} %. "
-            f"Sessions by {one.sessions}. An oracle sees requests to come; the optimum is the exact bound in hit blocks.{spread}"
+            f"Sessions by {one.sessions}. An oracle sees requests to come; the optimum is the exact bound in hit blocks."
+            f"{spread}"
         )

@@ -39,9 +39,8 @@ def check(given: list[str], command: str) -> None:
 def explain(error: BaseException, command: str, given: list[str], needs_workload: bool = True) -> InputError:
     """Turn an error of Hydra's or OmegaConf's into one line for the user; Hydra need not be running."""
     if isinstance(error, OverrideParseException):
-        reason = str(error.message).splitlines()[0]
         return InputError(
-            f"cannot read '{error.override}': {reason}; options are name=value, and a value with = in it is quoted"
+            f"cannot read '{error.override}'; options are written name=value, and a text with = or spaces in it is quoted"
         )
     try:
         if GlobalHydra.instance().is_initialized():
@@ -78,7 +77,7 @@ def _find_mistake(given: list[str], command: str, loader: ConfigLoader, needs_wo
         _check_workload(parsed, loader)
     groups, keys = [], []
     for override in parsed:
-        if loader.group_exists(override.key_or_group):
+        if loader.get_group_options(override.key_or_group, None):
             groups.append(override)
             _check_choice(override, _options(loader, override.key_or_group))
         elif not override.is_delete():
@@ -119,8 +118,12 @@ def _check_key(key: str, config: DictConfig) -> None:
             place = ".".join(parts[:i])
             known = list(_keys(config))
             siblings = [k for k in known if k.startswith(f"{place}.")] if place else known
-            hint = nearest(key, siblings) or nearest(key, known)
-            have = f"; {place} has: {', '.join(map(str, node))}" if place and isinstance(node, DictConfig) else ""
+            hint = (nearest(key, siblings) or nearest(key, known)).removesuffix("?")
+            have = (
+                f"; {place} has: {', '.join(sorted(k for k in map(str, node) if not k.startswith('_')))}"
+                if place and isinstance(node, DictConfig)
+                else ""
+            )
             raise InputError(f"no option '{key}'{hint}{have}{'' if have else '; see --help'}")
         node = node._get_node(part)
         if isinstance(node, (DictConfig, ListConfig)) and (node._is_none() or node._is_missing()):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from saecache_rl import checkpoint, runs
 from saecache_rl.cache.policies.lru import LRU
@@ -155,7 +156,7 @@ def run(settings: TrainSettings, folder: Path, trace: Trace | None = None) -> ru
         )
         figures = []
         if settings.plots:
-            hits = {
+            hits: dict[str, npt.NDArray[Any]] = {
                 "ceiling": ceiling(trace).hit_tokens,
                 "optimum": optimum,
                 "LRU": lru,
@@ -192,10 +193,10 @@ def print_summary(summary: runs.Summary) -> None:
         ["ceiling (infinite cache)", percent(summary.ceiling_token_hit_ratio), "-"],
     ]
     print_table(title, ["", "token hit ratio", "gap closed"], rows)
-    recomputed = summary.recomputed_tokens
+    p50, p95, p99 = (f"{summary.recomputed_tokens[p]:,.0f}" for p in ("p50", "p95", "p99"))
     print(
-        f"{summary.agent}: recomputed prompt tokens a request p50 {recomputed['p50']:,.0f}, p95 {recomputed['p95']:,.0f}, "
-        f"p99 {recomputed['p99']:,.0f}; {summary.evictions:,} evictions; {summary.wall_seconds:.1f} s; "
+        f"{summary.agent}: recomputed prompt tokens a request p50 {p50}, p95 {p95}, p99 {p99}; "
+        f"{summary.evictions:,} evictions; {summary.wall_seconds:.1f} s; "
         f"sessions by {summary.sessions}, predictor {summary.predictor}"
     )
 

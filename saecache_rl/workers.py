@@ -8,7 +8,7 @@ import multiprocessing.connection
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -35,7 +35,9 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def run_all(function: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Iterator[Done[Job, Result]]:
+def run_all(
+    function: Callable[[Job], Result], jobs: Sequence[Job], workers: int
+) -> Generator[Done[Job, Result], None, None]:
     """Yield each job with its result, in the order in which they end.
 
     A worker that dies (out of memory, say) fails the job that killed it; the others at that time are run again, alone.
@@ -58,7 +60,9 @@ def run_all(function: Callable[[Job], Result], jobs: Sequence[Job], workers: int
             suspects += lost
 
 
-def _run(function: Callable[[Job], Result], waiting: list[Job], workers: int) -> Iterator[Any]:
+def _run(
+    function: Callable[[Job], Result], waiting: list[Job], workers: int
+) -> Generator[Done[Job, Result], None, list[Job]]:
     """Run `waiting`, last first, emptying it; return the jobs that were running when a worker died."""
     pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=_context(), initializer=_begin_worker)
     running: dict[Future[Result], Job] = {}

@@ -110,46 +110,39 @@ def plot_comparison(
     path: Path, title: str, curves: Sequence[Curve], lru: Curve, optimum: Curve, ceiling_ratio: float, block_size: int
 ) -> None:
     """Draw hit ratio over capacity, the agents between LRU and the optimum, below the ceiling."""
-    figure = _figure(9.0, 5.4)
-    ax = figure.subplots()
+    figure = _figure(9.0, 7.4)
+    ax, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 2]})
     marker = "o" if len(lru.num_blocks) < 30 else None
-    ax.fill_between(lru.num_blocks, 100 * lru.mean, 100 * optimum.mean, color="#eef2f6", zorder=0, label="_")
+    dashed: dict[str, Any] = {"linestyle": "--", "marker": marker, "markersize": 3}
+    ax.fill_between(lru.num_blocks, 100 * lru.mean, 100 * optimum.mean, color="#eef2f6", zorder=0)
     ax.axhline(100 * ceiling_ratio, color=_CEILING, linestyle=":", linewidth=1.4, label="ceiling (infinite cache)")
-    ax.plot(
-        optimum.num_blocks,
-        100 * optimum.mean,
-        color=_OPTIMUM,
-        linestyle="--",
-        marker=marker,
-        markersize=3,
-        label="optimum (oracle)",
-    )
+    ax.plot(optimum.num_blocks, 100 * optimum.mean, color=_OPTIMUM, label="optimum (oracle)", **dashed)
+    below.plot(optimum.num_blocks, 100 * (optimum.mean - lru.mean), color=_OPTIMUM, **dashed)
+    below.fill_between(lru.num_blocks, 0 * lru.mean, 100 * (optimum.mean - lru.mean), color="#eef2f6", zorder=0)
     others = [c for c in curves if c.name not in ("lru", "optimum")]
     for i, curve in enumerate(others):
         colour = _LINES[(i + 1) % len(_LINES)] if len(others) > 1 else _AGENT
-        ax.plot(
-            curve.num_blocks,
-            100 * curve.mean,
-            color=colour,
-            marker=marker,
-            markersize=3.5,
-            linewidth=1.8,
-            label=curve.name,
-        )
+        style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 3.5, "linewidth": 1.8}
+        ax.plot(curve.num_blocks, 100 * curve.mean, label=curve.name, **style)
         if curve.low is not None and curve.high is not None:
             ax.fill_between(curve.num_blocks, 100 * curve.low, 100 * curve.high, color=colour, alpha=0.15, linewidth=0)
-    ax.plot(lru.num_blocks, 100 * lru.mean, color=_LRU, linestyle="--", marker=marker, markersize=3, label="LRU")
+        shared, own, base = np.intersect1d(curve.num_blocks, lru.num_blocks, return_indices=True)
+        below.plot(shared, 100 * (curve.mean[own] - lru.mean[base]), **style)
+    ax.plot(lru.num_blocks, 100 * lru.mean, color=_LRU, label="LRU", **dashed)
+    below.axhline(0.0, color=_LRU, linestyle="--", linewidth=1.5)
     if len(lru.num_blocks) > 1 and lru.num_blocks.min() > 0 and lru.num_blocks.max() / lru.num_blocks.min() > 4:
-        ax.set_xscale("log")
-        ax.xaxis.set_major_locator(_few_logarithmic())
-        ax.xaxis.set_minor_formatter(_nothing())
-    ax.xaxis.set_major_formatter(_thousands())
-    ax.set_xlabel(f"capacity, blocks of {block_size} tokens")
+        below.set_xscale("log")
+        below.xaxis.set_major_locator(_few_logarithmic())
+        below.xaxis.set_minor_formatter(_nothing())
+    below.xaxis.set_major_formatter(_thousands())
+    below.set_xlabel(f"capacity, blocks of {block_size} tokens")
     ax.set_ylabel("token hit ratio, %")
-    ax.set_ylim(bottom=0)
-    ax.grid(color="#e3e3e3", linewidth=0.6)
+    below.set_ylabel("points above LRU")
+    for panel in (ax, below):
+        panel.grid(color="#e3e3e3", linewidth=0.6)
     ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)
     ax.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    figure.align_ylabels([ax, below])
     _save(figure, path)
 
 
@@ -185,11 +178,14 @@ def _draw_hit_ratio(ax: Axes, course: Course) -> None:
         "optimum": {"color": _OPTIMUM, "linestyle": "--", "linewidth": 1.3},
         "LRU": {"color": _LRU, "linestyle": "-", "linewidth": 1.3},
     }
+    least = 100.0
     for name, hits in course.hit_tokens.items():
         style: dict[str, Any] = styles.get(name, {"color": _AGENT, "linestyle": "-", "linewidth": 2.0, "zorder": 5})
         label = f"{name}  {100 * _ratio(hits, course.trace):.1f} %"
-        ax.plot(middle, 100 * np.add.reduceat(hits.astype(np.int64), bounds[:-1]) / prompt, label=label, **style)
-    ax.set_ylim(0, 100)
+        line = 100 * np.add.reduceat(hits.astype(np.int64), bounds[:-1]) / prompt
+        least = min(least, float(line.min()))
+        ax.plot(middle, line, label=label, **style)
+    ax.set_ylim(max(0.0, 10 * (least // 10) - 5), 100)
     ax.set_ylabel("token hit ratio, %")
     ax.grid(axis="y", color="white", linewidth=0.8)
     _legend(ax)
@@ -221,7 +217,8 @@ def _draw_parameters(ax: Axes, course: Course, group: str, indices: Sequence[int
         ax.set_ylim(float(shown.min()) - margin, float(shown.max()) + margin)
     ax.set_ylabel(_PARAMETERS.get(group, group))
     ax.grid(axis="y", color="white", linewidth=0.8)
-    _legend(ax)
+    if len(indices) > 1:
+        _legend(ax)
 
 
 def _parameter_groups(space: ParamSpace) -> dict[str, list[int]]:

@@ -77,7 +77,8 @@ class LocalSink(Sink):
                 kept = []
             if len(kept) < self._keep or not kept[-1].endswith(b"\n"):
                 raise InputError(
-                    f"{path}: has {len(kept)} whole lines, the checkpoint is at line {self._keep}; delete checkpoint.npz to start anew"
+                    f"{path}: has {len(kept)} whole lines, the checkpoint is at line {self._keep}; "
+                    "delete checkpoint.npz to start anew"
                 )
         partial = path.with_name(path.name + ".partial")
         partial.write_bytes(b"".join(kept))

@@ -22,7 +22,7 @@ _SECONDS_TO_UPLOAD = 30
 
 
 def resolve_mode(mode: str) -> str:
-    """Turn ``auto`` into online where a key or a login is found, else offline; WANDB_MODE, where set, decides instead."""
+    """Turn ``auto`` into online where a key or a login is found, else offline; WANDB_MODE, where set, decides."""
     if mode != "auto":
         return mode
     wished = os.environ.get("WANDB_MODE", "").strip().lower()
@@ -141,7 +141,7 @@ def _quiet(wandb: Any) -> Any:
 
 
 def _keep_files_in(folder: Path) -> None:
-    """Point wandb's files into the run's folder; also those that it keeps below HOME, where there is no home to write to."""
+    """Keep wandb's files in the run's folder; those for HOME, too, where there is no home to write to."""
     os.environ["WANDB_DIR"] = str(folder)
     os.environ["WANDB_SILENT"] = "true"
     home = Path(os.path.expanduser("~"))
