@@ -23,7 +23,9 @@ Longs = npt.NDArray[np.int64]
 ARRIVALS = ("poisson", "gamma")
 _KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
 #: Starts that are drawn to learn how many requests one brings on average, after `max_prompt_tokens`.
-_SAMPLE = 4096
+_SAMPLE = 1024
+_RATE = Bounds(1e-6, 1e6)
+_LARGEST = 2**31 - 1  # identities and lengths are int32
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ def generate(
     choice("workload.arrivals", arrivals, ARRIVALS)
     choice("workload.generated", generated, GENERATED)
     cv = number("workload.arrivals_cv", arrivals_cv, Bounds(0.05, 100))
-    rate = number("workload.request_rate", request_rate, POSITIVE)
+    rate = number("workload.request_rate", request_rate, _RATE)
     stages = _read_phases(phases)
     known_keys("workload", groups, KINDS)
     kinds: dict[str, Kind] = {}
@@ -227,18 +229,26 @@ def generate(
 
     means = {kind: _requests_per_start(kind, kinds[kind], seed, limit) for kind in kinds}
     if session_rate is not None:
-        wanted = number("workload.session_rate", session_rate, POSITIVE)
+        wanted = number("workload.session_rate", session_rate, _RATE)
         per_request = {k: sessions / each for k, (each, sessions) in means.items()}
         rate = wanted / sum(p.requests * p.shares[k] * per_request[k] for p in stages for k in kinds)
     rates = [{k: rate * p.shares[k] / means[k][0] for k in kinds} for p in stages]
     seconds = [p.requests * total / rate for p in stages]
-    for _ in range(100):
+    for attempt in range(100):
         drawn = _draw_all(kinds, stages, seconds, rates, seed, arrivals, cv, limit)
-        arrival = np.concatenate([d.arrival[d.kept] for d in drawn]) if drawn else np.empty(0)
-        # Sessions outlast the phase they began in, so the last phase lasts until it holds the last request.
-        if len(arrival) >= total and np.partition(arrival, total - 1)[total - 1] <= sum(seconds):
+        arrival = np.sort(np.concatenate([d.arrival[d.kept] for d in drawn])) if drawn else np.empty(0)
+        counts = np.diff(np.searchsorted(arrival, np.cumsum([0.0, *seconds])))
+        shares_met = True
+        # Sessions outlast the phase they began in, so a phase's length is found by trying: the last one lasts until it
+        # holds the last request, the others until they hold their share, within 2 % of the trace.
+        for p, stage in enumerate(stages[:-1]):
+            if attempt < 12 and abs(counts[p] - stage.requests * total) > 0.02 * total:
+                seconds[p] *= float(np.clip(stage.requests * total / max(counts[p], 1), 0.7, 1.4))
+                shares_met = False
+        if counts.sum() < total:
+            seconds[-1] = seconds[-1] * 1.25 + 1 / rate
+        elif shares_met:
             break
-        seconds[-1] = seconds[-1] * 1.25 + 1 / rate
     else:
         raise InputError(
             f"workload.requests={total}: not reached at these rates; raise a phase's share or its gaps' pace"
@@ -251,6 +261,12 @@ def generate(
     prompt = np.concatenate([d.prompt_tokens for d in drawn])[order]
     output = talks.body_length[order, 1] + talks.body_length[order, 2]
     completed = completed_blocks(prompt, output, size)
+    references = int((prompt // size + completed).sum())
+    if references > _LARGEST or int(prompt.max()) > _LARGEST - int(output.max()):
+        raise InputError(
+            f"workload.requests={total}: {references:,} block references, more than a trace can hold; "
+            "lower it or workload.max_prompt_tokens, or raise workload.block_size"
+        )
     raw, token_type = render(talks, order, ragged(prompt // size + completed), size)
     ends = np.cumsum(seconds)[:-1]
     columns = RawRequests(

@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from saecache_rl.vocabulary import TokenType
-from saecache_rl.workloads.options import (
-    ANY,
-    AT_LEAST_ONE,
-    COUNT,
-    FRACTION,
-    NOT_NEGATIVE,
-    Bounds,
-    option,
-)
+from saecache_rl.workloads.options import FRACTION, Bounds, option
 from saecache_rl.workloads.trace import ENDED_FOR_TOOL, HAS_TOOLS
 
 Longs = npt.NDArray[np.int64]
+
+# Bounds that keep what is drawn finite and in memory; every realistic value is well inside.
+_TEXTS = Bounds(1, 1_000_000, whole=True)
+_ZIPF = Bounds(0, 10)
+_TOKENS = Bounds(1, 1_000_000)
+_SIGMA = Bounds(0, 10)
+_MU = Bounds(-20, 20)
+_MEAN = Bounds(1, 100)
 #: Above any prompt; keeps a wild draw of a heavy tail within int64 arithmetic.
 _LONGEST = 10_000_000
 
@@ -72,7 +72,8 @@ def _popular(random: np.random.Generator, texts: int, zipf: float, size: int) ->
     """Draw which of `texts` is used: the k-th most popular with a probability proportional to k ** -zipf."""
     weight = np.arange(1, texts + 1, dtype=np.float64) ** -zipf
     chosen = np.searchsorted(np.cumsum(weight) / weight.sum(), random.random(size))
-    return np.minimum(chosen, texts - 1).astype(np.int64)
+    drawn: Longs = np.minimum(chosen, texts - 1).astype(np.int64)
+    return drawn
 
 
 def _geometric(random: np.random.Generator, mean: float, size: int) -> Longs:
@@ -89,19 +90,19 @@ def first_rows(turns: Longs) -> Longs:
 class Chat:
     """People who talk with a model: shared system prompts, think time, each reply part of the next prompt."""
 
-    system_prompts: int = option(COUNT)
-    system_prompt_zipf: float = option(NOT_NEGATIVE)
+    system_prompts: int = option(_TEXTS)
+    system_prompt_zipf: float = option(_ZIPF)
     system_prompt_share: float = option(FRACTION)
-    system_prompt_tokens_median: float = option(AT_LEAST_ONE)
-    system_prompt_tokens_sigma: float = option(NOT_NEGATIVE)
+    system_prompt_tokens_median: float = option(_TOKENS)
+    system_prompt_tokens_sigma: float = option(_SIGMA)
     multi_turn_share: float = option(FRACTION)
-    further_turns_mean: float = option(AT_LEAST_ONE)
-    user_tokens_median: float = option(AT_LEAST_ONE)
-    user_tokens_sigma: float = option(NOT_NEGATIVE)
-    response_tokens_median: float = option(AT_LEAST_ONE)
-    response_tokens_sigma: float = option(NOT_NEGATIVE)
-    gap_mu: float = option(ANY)
-    gap_sigma: float = option(NOT_NEGATIVE)
+    further_turns_mean: float = option(_MEAN)
+    user_tokens_median: float = option(_TOKENS)
+    user_tokens_sigma: float = option(_SIGMA)
+    response_tokens_median: float = option(_TOKENS)
+    response_tokens_sigma: float = option(_SIGMA)
+    gap_mu: float = option(_MU)
+    gap_sigma: float = option(_SIGMA)
 
     def draw(self, pool: np.random.Generator, random: np.random.Generator, starts: npt.NDArray[np.float64]) -> Draw:
         """See `Kind.draw`."""
@@ -135,18 +136,18 @@ class Chat:
 class Templated:
     """Programs that fill a template, one request each: system prompt, worked examples, then a part of its own."""
 
-    templates: int = option(COUNT)
-    template_zipf: float = option(NOT_NEGATIVE)
-    template_tokens_median: float = option(AT_LEAST_ONE)
-    template_tokens_sigma: float = option(NOT_NEGATIVE)
+    templates: int = option(_TEXTS)
+    template_zipf: float = option(_ZIPF)
+    template_tokens_median: float = option(_TOKENS)
+    template_tokens_sigma: float = option(_SIGMA)
     examples: int = option(Bounds(0, 64, whole=True))
     examples_share: float = option(FRACTION)
-    user_tokens_median: float = option(AT_LEAST_ONE)
-    user_tokens_sigma: float = option(NOT_NEGATIVE)
-    response_tokens_median: float = option(AT_LEAST_ONE)
-    response_tokens_sigma: float = option(NOT_NEGATIVE)
-    burst_requests_mean: float = option(AT_LEAST_ONE)
-    burst_spacing_seconds: float = option(NOT_NEGATIVE)
+    user_tokens_median: float = option(_TOKENS)
+    user_tokens_sigma: float = option(_SIGMA)
+    response_tokens_median: float = option(_TOKENS)
+    response_tokens_sigma: float = option(_SIGMA)
+    burst_requests_mean: float = option(_MEAN)
+    burst_spacing_seconds: float = option(Bounds(0, 1_000_000))
 
     def draw(self, pool: np.random.Generator, random: np.random.Generator, starts: npt.NDArray[np.float64]) -> Draw:
         """See `Kind.draw`: each start is a burst of requests with one template."""
@@ -189,28 +190,28 @@ class Templated:
 class Agentic:
     """Agents in tool loops: seconds between tool turns, a user who is back in minutes or never, a growing context."""
 
-    applications: int = option(COUNT)
-    application_zipf: float = option(NOT_NEGATIVE)
-    tool_definition_tokens_median: float = option(AT_LEAST_ONE)
-    tool_definition_tokens_sigma: float = option(NOT_NEGATIVE)
-    system_prompt_tokens_median: float = option(AT_LEAST_ONE)
-    system_prompt_tokens_sigma: float = option(NOT_NEGATIVE)
-    user_turns_mean: float = option(AT_LEAST_ONE)
-    requests_per_user_turn_mean: float = option(AT_LEAST_ONE)
-    user_tokens_median: float = option(AT_LEAST_ONE)
-    user_tokens_sigma: float = option(NOT_NEGATIVE)
-    tool_output_tokens_median: float = option(AT_LEAST_ONE)
-    tool_output_tokens_sigma: float = option(NOT_NEGATIVE)
-    tool_output_tokens_max: int = option(COUNT)
-    output_tokens_median: float = option(AT_LEAST_ONE)
-    output_tokens_sigma: float = option(NOT_NEGATIVE)
+    applications: int = option(_TEXTS)
+    application_zipf: float = option(_ZIPF)
+    tool_definition_tokens_median: float = option(_TOKENS)
+    tool_definition_tokens_sigma: float = option(_SIGMA)
+    system_prompt_tokens_median: float = option(_TOKENS)
+    system_prompt_tokens_sigma: float = option(_SIGMA)
+    user_turns_mean: float = option(_MEAN)
+    requests_per_user_turn_mean: float = option(_MEAN)
+    user_tokens_median: float = option(_TOKENS)
+    user_tokens_sigma: float = option(_SIGMA)
+    tool_output_tokens_median: float = option(_TOKENS)
+    tool_output_tokens_sigma: float = option(_SIGMA)
+    tool_output_tokens_max: int = option(Bounds(1, 1_000_000, whole=True))
+    output_tokens_median: float = option(_TOKENS)
+    output_tokens_sigma: float = option(_SIGMA)
     reasoning_probability: float = option(FRACTION)
     reasoning_share: float = option(FRACTION)
     reasoning_kept: float = option(Bounds(0, 1, whole=True))
-    tool_gap_mu: float = option(ANY)
-    tool_gap_sigma: float = option(NOT_NEGATIVE)
-    user_gap_mu: float = option(ANY)
-    user_gap_sigma: float = option(NOT_NEGATIVE)
+    tool_gap_mu: float = option(_MU)
+    tool_gap_sigma: float = option(_SIGMA)
+    user_gap_mu: float = option(_MU)
+    user_gap_sigma: float = option(_SIGMA)
 
     def draw(self, pool: np.random.Generator, random: np.random.Generator, starts: npt.NDArray[np.float64]) -> Draw:
         """See `Kind.draw`."""
