@@ -2,10 +2,10 @@
 
     python -m saecache_rl.compare +workload=agentic_shift 'agents=[lru,saecache,optimum]' num_blocks=sweep
 
-An entry of `agents` is the name of a file of conf/agent; or a variant of one, as text, ``NAME: AGENT OVERRIDE …``, or as a
-mapping ``{name: NAME, agent: AGENT, overrides: [OVERRIDE, …]}``. An override is one that `train` takes, of the agent
-(``agent/queue_weights=frozen``, ``agent.token_weights.rate=0.2``), the predictor, the window or the reward. On a command line
-it has to be in quotes:
+An entry of `agents` is the name of a file of conf/agent; or a variant of one, as text, ``NAME: AGENT OVERRIDE …``, or as
+a mapping ``{name: NAME, agent: AGENT, overrides: [OVERRIDE, …]}``. An override is one that `train` takes, of the agent
+(``agent/queue_weights=frozen``, ``agent.token_weights.rate=0.2``), the predictor, the window or the reward. On a command
+line it has to be in quotes:
 
     'agents=[saecache,"no_alpha: saecache agent/queue_weights=frozen"]'
 """

@@ -40,7 +40,7 @@ def explain(error: BaseException, command: str, given: list[str], needs_workload
     """Turn an error of Hydra's or OmegaConf's into one line for the user; Hydra need not be running."""
     if isinstance(error, OverrideParseException):
         return InputError(
-            f"cannot read '{error.override}'; options are written name=value, and a text with = or spaces in it is quoted"
+            f"cannot read '{error.override}'; options are written name=value, and a text with = or spaces in quotes"
         )
     try:
         if GlobalHydra.instance().is_initialized():
@@ -119,11 +119,9 @@ def _check_key(key: str, config: DictConfig) -> None:
             known = list(_keys(config))
             siblings = [k for k in known if k.startswith(f"{place}.")] if place else known
             hint = (nearest(key, siblings) or nearest(key, known)).removesuffix("?")
-            have = (
-                f"; {place} has: {', '.join(sorted(k for k in map(str, node) if not k.startswith('_')))}"
-                if place and isinstance(node, DictConfig)
-                else ""
-            )
+            have = ""
+            if place and isinstance(node, DictConfig):
+                have = f"; {place} has: {', '.join(sorted(k for k in map(str, node) if not k.startswith('_')))}"
             raise InputError(f"no option '{key}'{hint}{have}{'' if have else '; see --help'}")
         node = node._get_node(part)
         if isinstance(node, (DictConfig, ListConfig)) and (node._is_none() or node._is_missing()):
@@ -133,7 +131,7 @@ def _check_key(key: str, config: DictConfig) -> None:
 def _keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
     """Dotted names of all options, groups of them included."""
     for key in node:
-        name = f"{prefix}{key}"
+        name = f"{prefix}{key!s}"
         yield name
         child = node._get_node(key)
         if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():

@@ -123,7 +123,8 @@ def capacities(value: Any, trace: Trace, workload: Node) -> list[int]:
     for num_blocks in found:
         if num_blocks < least:
             raise InputError(
-                f"num_blocks={num_blocks}: the largest request of {trace.name} needs {least} blocks of {trace.block_size} tokens; "
+                f"num_blocks={num_blocks}: the largest request of {trace.name} needs {least} blocks of "
+                f"{trace.block_size} tokens; "
                 f"give at least {least}, or auto"
             )
     return [int(n) for n in found]
@@ -346,7 +347,7 @@ def versions() -> dict[str, str]:
 
 
 def metrics_line(stats: WindowStats, params: Mapping[str, float], reward: float) -> dict[str, Any]:
-    """A line of `metrics.jsonl`: all that the engine reports of a window, and the parameters that it was served under."""
+    """A line of `metrics.jsonl`: what the engine reports of a window, and the parameters it was served under."""
     line: dict[str, Any] = {
         "window": stats.window,
         "first_request": stats.first_request,

@@ -88,7 +88,7 @@ class CompareSettings(RunSettings):
     """Options of `compare`.
 
     Attributes:
-        agents: names of conf/agent, or variants of them (see `saecache_rl.compare`); after composition a list of mappings.
+        agents: names of conf/agent, or variants of them (see `saecache_rl.compare`); once composed, mappings.
         seeds: each of the agent, and of the workload where it is drawn.
         workers: processes; null for one a core.
     """
@@ -178,7 +178,7 @@ def refuse_used(folder: Path) -> None:
     """
     if (folder / CONFIG_FILE).exists():
         raise InputError(
-            f"{folder}: holds a run already; continue it with resume={folder}, or give another folder with hydra.run.dir="
+            f"{folder}: holds a run already; continue it with resume={folder}, or give another with hydra.run.dir="
         )
 
 

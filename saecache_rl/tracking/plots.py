@@ -70,7 +70,8 @@ def plot_run(course: Course, path: Path) -> None:
     trace = course.trace
     ratio = _ratio(course.hit_tokens[course.agent], trace)
     figure.suptitle(
-        f"{course.agent} on {trace.name}: {100 * ratio:.1f} % of prompt tokens hit, {course.num_blocks:,} blocks of {trace.block_size} tokens",
+        f"{course.agent} on {trace.name}: {100 * ratio:.1f} % of prompt tokens hit, "
+        f"{course.num_blocks:,} blocks of {trace.block_size} tokens",
         x=0.01,
         ha="left",
         fontsize=12,

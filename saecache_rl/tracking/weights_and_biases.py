@@ -58,58 +58,62 @@ class WandbSink(Sink):
         self._axis = "requests"
 
     def start(self, run: RunInfo) -> None:
-        """Import wandb and begin the run; online falls back to offline where no connection comes about."""
+        """Import wandb and begin the run.
+
+        Online falls back to offline where no connection comes about, and offline to nothing: a tracker that fails is
+        said so on standard error and never takes the run with it.
+        """
+        self._axis = run.axis
         _keep_files_in(run.folder)
         import wandb  # takes seconds
 
-        self._axis = run.axis
-        options = {
-            "project": self._settings.project,
-            "entity": self._settings.entity,
-            "tags": list(self._settings.tags) or None,
-            "dir": str(run.folder),
-            "id": _run_id(run),
-            "resume": "allow" if self._mode == "online" else None,
-            "name": run.name,
-            "group": run.workload,
-            "job_type": run.agent,
-            "config": dict(run.config),
-        }
-        try:
-            self._run = wandb.init(**options, mode=self._mode, settings=_quiet(wandb))
-        except (wandb.Error, OSError) as error:
-            if self._mode != "online":
-                raise
-            reason = " ".join(str(error).split())
-            print(f"Weights & Biases cannot be reached ({reason}); the run is recorded offline", file=sys.stderr)
-            options["resume"] = None
-            self._run = wandb.init(**options, mode="offline", settings=_quiet(wandb))
-        self._run.define_metric(run.axis, hidden=True)
-        self._run.define_metric("*", step_metric=run.axis)
+        for mode in dict.fromkeys((self._mode, "offline")):
+            try:
+                self._run = self._begin(wandb, mode, run)
+                self._run.define_metric(run.axis, hidden=True)
+                self._run.define_metric("*", step_metric=run.axis)
+                return
+            except (wandb.Error, OSError) as error:
+                instead = "the run is recorded offline" if mode == "online" else "the run goes on without it"
+                print(f"Weights & Biases {mode}: {' '.join(str(error).split())}; {instead}", file=sys.stderr)
+
+    def _begin(self, wandb: Any, mode: str, run: RunInfo) -> Any:
+        return wandb.init(
+            project=self._settings.project,
+            entity=self._settings.entity,
+            tags=list(self._settings.tags) or None,
+            dir=str(run.folder),
+            id=_run_id(run),
+            resume="allow" if mode == "online" else None,
+            name=run.name,
+            group=run.workload,
+            job_type=run.agent,
+            config=dict(run.config),
+            mode=mode,
+            settings=_quiet(wandb),
+        )
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Send the numbers, nested names joined by ``/``; lists are left to the local file."""
-        self._run.log({self._axis: step, **flatten(values)})
+        if self._run is not None:
+            self._run.log({self._axis: step, **flatten(values)})
 
     def finish(self, summary: Mapping[str, Any], figures: Sequence[Path]) -> None:
         """Send the summary and the plots, and close."""
+        if self._run is None:
+            return
         import wandb
 
         if figures:
             self._run.log({figure.stem: wandb.Image(str(figure)) for figure in figures})
         self._run.summary.update(flatten(summary, texts=True))
-        self._run.finish()
-
-    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Send a table."""
-        import wandb
-
-        self._run.log({name: wandb.Table(columns=list(columns), data=[list(row) for row in rows])})
+        self.abandon()
 
     def abandon(self) -> None:
         """Close with what was sent."""
         if self._run is not None:
-            self._run.finish(exit_code=1)
+            self._run.finish()
+            self._run = None
 
 
 def flatten(values: Mapping[str, Any], texts: bool = False, prefix: str = "") -> dict[str, Any]:
