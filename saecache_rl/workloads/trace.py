@@ -243,7 +243,7 @@ class Trace:
             InputError: the file is absent, no trace, of another version, or not what was saved (by its digest).
         """
         try:
-            with np.load(path, allow_pickle=False) as data:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
                 header = json.loads(str(data["header"]))
                 if header["format"] != FORMAT:
                     raise InputError(
