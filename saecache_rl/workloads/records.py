@@ -74,12 +74,13 @@ def find(path: object, remedy: str) -> Path:
     Raises:
         InputError: it is not given, or nothing is there.
     """
-    if not isinstance(path, str | Path) or not str(path).strip():
+    if path is None or not str(path).strip():
         raise InputError(f"workload.path={path}: missing; {remedy}")
-    place = Path(path).expanduser()
+    place = Path(str(path))  # a name of digits arrives as a number
     try:
+        place = place.expanduser()
         exists = place.exists()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise InputError(f"{place}: not readable ({error}); {remedy}") from None
     if not exists:
         raise InputError(f"{place}: no such file or folder; {remedy}")
