@@ -65,7 +65,8 @@ class Kind(Protocol):
 def _tokens(random: np.random.Generator, median: float, sigma: float, size: int | tuple[int, ...]) -> Longs:
     """Draw log-normal lengths of at least one token."""
     drawn = np.rint(np.exp(np.log(median) + sigma * random.standard_normal(size)))
-    return np.clip(drawn, 1, _LONGEST).astype(np.int64)
+    lengths: Longs = np.clip(drawn, 1, _LONGEST).astype(np.int64)
+    return lengths
 
 
 def _popular(random: np.random.Generator, texts: int, zipf: float, size: int) -> Longs:
