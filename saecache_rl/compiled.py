@@ -11,11 +11,9 @@ import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parent
 #: What compiled code of a folder may call in other folders; anywhere else, a policy of somebody's own, calls the cache.
@@ -33,12 +31,12 @@ def _digest(file: Path) -> str:
     for folder in folders:
         for source in sorted((_PACKAGE / folder).rglob("*.py")):
             sha.update(source.read_bytes())
-    for module in ("vocabulary.py", "compiled.py"):
+    for module in ("vocabulary.py", "compiled.py", "handles.py"):
         sha.update((_PACKAGE / module).read_bytes())
     return sha.hexdigest()
 
 
-def compiled(signature: Any = None, **options: Any) -> Callable[[Function], Function]:
+def compiled(signature: Any = None, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile a function with numba: at once for `signature`, else at its first call for the types it gets.
 
     Args:
@@ -47,7 +45,7 @@ def compiled(signature: Any = None, **options: Any) -> Callable[[Function], Func
         options: passed on to `numba.njit`.
     """
 
-    def decorate(function: Function) -> Function:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         dispatcher = numba.njit(**options)(function)
         dispatcher.enable_caching()
         dispatcher._cache._cache_file._source_stamp = _digest(Path(function.__code__.co_filename))
@@ -59,7 +57,7 @@ def compiled(signature: Any = None, **options: Any) -> Callable[[Function], Func
     return decorate
 
 
-def kernel(signature: Any = None, **options: Any) -> Callable[[Function], Function]:
+def kernel(signature: Any = None, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`compiled` for the pool, the policies and the engine's loop: code that makes no array.
 
     numba then leaves out the counting of references to the some twenty arrays that each call passes on, which would cost

@@ -63,21 +63,17 @@ def empty_cache(
     blocks = np.zeros(num_blocks, BLOCK)
     for field in ("identity", "next_copy", "position"):
         blocks[field] = -1
-    arena = np.zeros(num_blocks * 5 // 4 + 16 * len(classes) + 16, np.int32)
+    arena = np.zeros(num_blocks * 5 // 4 + 16 * len(classes), np.int32)
     heaps = np.zeros(len(classes), HEAP)
     heaps["ordered"] = classes
     heaps["head"] = -1
     heaps["now"] = -1.0
-    room = len(arena) // len(classes)
-    heaps["start"] = np.arange(len(classes)) * room
-    heaps["room"] = room
     ghosts = np.zeros(int(policy.ghosts * num_blocks), GHOST)
     ghosts["fingerprint"] = -1
     table_size = 1 << int(2 * len(ghosts) - 1).bit_length() if len(ghosts) else 0
     pool = np.zeros(1, POOL)
     pool["free"] = num_blocks
     pool["closed"] = policy.closed
-    pool["routed"] = policy.routed
     reals, ints = policy.state(num_blocks)
     identities = len(parent)
     return Cache(

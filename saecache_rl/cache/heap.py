@@ -58,44 +58,61 @@ def sift_down(blocks, arena, start, size, place):  # type: ignore[no-untyped-def
     blocks[slot].position = place
 
 
-@kernel(types.void(HEAPS, SLOTS))
-def spread(heaps, arena):  # type: ignore[no-untyped-def]
-    """Lay the heaps out anew with equal spare room each; the arena is larger than all slots together."""
-    count = len(heaps)
+@kernel(types.void(HEAPS, SLOTS, INT))
+def spread(heaps, arena, wanted):  # type: ignore[no-untyped-def]
+    """Lay the heaps out anew, those that are not empty, and `wanted`, with equal spare room.
+
+    The arena is larger than all slots together, so that each gets some.
+    """
     used = 0
-    for c in range(count):
+    growing = 0
+    for c in range(len(heaps)):
         used += heaps[c].size
-    spare = (len(arena) - used) // count
+        if heaps[c].size > 0 or c == wanted:
+            growing += 1
+    spare = (len(arena) - used) // growing
     # Move those that go left first to last, then those that go right last to first, so that none overwrites another.
     target = 0
-    for c in range(count):
-        if target <= heaps[c].start:
-            for i in range(heaps[c].size):
-                arena[target + i] = arena[heaps[c].start + i]
-            heaps[c].room = -1
-        target += heaps[c].size + spare
-    for c in range(count - 1, -1, -1):
-        target -= heaps[c].size + spare
-        if heaps[c].room != -1:
-            for i in range(heaps[c].size - 1, -1, -1):
-                arena[target + i] = arena[heaps[c].start + i]
-        heaps[c].start = target
-        heaps[c].room = heaps[c].size + spare
+    for c in range(len(heaps)):
+        heap = heaps[c]
+        heap.room = heap.size + (spare if heap.size > 0 or c == wanted else 0)
+        if target <= heap.start:
+            for i in range(heap.size):
+                arena[target + i] = arena[heap.start + i]
+            heap.start = target
+        target += heap.room
+    for c in range(len(heaps) - 1, -1, -1):
+        heap = heaps[c]
+        target -= heap.room
+        if heap.start < target:
+            for i in range(heap.size - 1, -1, -1):
+                arena[target + i] = arena[heap.start + i]
+            heap.start = target
+
+
+@kernel(types.void(BLOCKS, HEAPS, SLOTS, INT))
+def append(blocks, heaps, arena, slot):  # type: ignore[no-untyped-def]
+    """Put `slot` at the end of its class's array, wherever its key would place it."""
+    c = blocks[slot].cls
+    if heaps[c].size == heaps[c].room:
+        spread(heaps, arena, c)
+    if heaps[c].size == 0:
+        heaps[c].place = heaps[0].occupied
+        heaps[heaps[0].occupied].listed = c
+        heaps[0].occupied += 1
+    arena[heaps[c].start + heaps[c].size] = slot
+    blocks[slot].position = heaps[c].size
+    heaps[c].size += 1
 
 
 @kernel(types.void(BLOCKS, HEAPS, SLOTS, INT))
 def push(blocks, heaps, arena, slot):  # type: ignore[no-untyped-def]
     """Make `slot` a candidate of its class."""
+    append(blocks, heaps, arena, slot)
     c = blocks[slot].cls
-    if heaps[c].size == heaps[c].room:
-        spread(heaps, arena)
-    place = heaps[c].size
-    arena[heaps[c].start + place] = slot
-    heaps[c].size = place + 1
     if heaps[c].ordered == 1:
-        sift_up(blocks, arena, heaps[c].start, place)
+        sift_up(blocks, arena, heaps[c].start, heaps[c].size - 1)
     else:
-        blocks[slot].position = place
         heaps[c].dirty = 1
 
 
@@ -110,6 +127,11 @@ def remove(blocks, heaps, arena, slot):  # type: ignore[no-untyped-def]
     blocks[slot].position = -1
     if heaps[c].head == slot:
         heaps[c].head = -1
+    if last == 0:
+        heaps[0].occupied -= 1
+        moved_class = heaps[heaps[0].occupied].listed
+        heaps[heaps[c].place].listed = moved_class
+        heaps[moved_class].place = heaps[c].place
     if place == last:
         return
     moved = arena[start + last]

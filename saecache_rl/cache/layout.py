@@ -13,6 +13,9 @@ import numba
 import numpy as np
 from numba import types
 
+from saecache_rl.compiled import kernel
+from saecache_rl.handles import array_at
+
 #: One slot, 56 bytes.
 BLOCK = np.dtype(
     [
@@ -67,7 +70,6 @@ POOL = np.dtype(
         ("ghost_next", "i8"),  # where the ring of ghosts is written next
         ("deepest", "f8"),  # largest offset seen in the structural queue, decaying by the window
         ("closed", "i8"),  # 1: leaves only (prefix closure); 0: any unreferenced block
-        ("routed", "i8"),  # 1: the policy routes blocks to queues, so `held` is kept by queue
     ],
     align=True,
 )
@@ -94,6 +96,9 @@ REQUEST = np.dtype(
 HEAP = np.dtype(
     [
         ("start", "i8"),
+        ("place", "i4"),  # where the class stands in the list of those that are not empty
+        ("listed", "i4"),  # entry of that list: in record i the i-th class of it
+        ("occupied", "i8"),  # in record 0: the list's length
         ("size", "i8"),
         ("room", "i8"),
         ("head", "i4"),  # the slot that `score` belongs to
@@ -123,7 +128,7 @@ class Cache(NamedTuple):
     arena: Any  # int32, the heaps' slots
     ghosts: Any  # (G,) GHOST, a ring
     ghost_table: Any  # int32, hash table of the ring's positions, -1: empty
-    held: Any  # (4,) int64, resident blocks by queue
+    held: Any  # (4,) int64, unreferenced resident blocks by queue
     evicted: Any  # (4 + 7,) int64, evictions so far by queue, then by token type
     pool: Any  # (1,) POOL
     request: Any  # (1,) REQUEST
@@ -165,6 +170,43 @@ CACHE = types.NamedTuple(
     ),
     Cache,
 )
+
+#: Words of a cache in a handle (`saecache_rl.handles`): address and length of each array.
+CACHE_WORDS = 2 * len(Cache._fields)
+
+_ints, _longs = array_at(types.int32[::1]), array_at(types.int64[::1])
+_bytes, _reals = array_at(types.uint8[::1]), array_at(types.float64[::1])
+_blocks, _heaps, _ghosts = array_at(BLOCKS), array_at(HEAPS), array_at(_records(GHOST))
+_pool, _request = array_at(_records(POOL)), array_at(_records(REQUEST))
+
+
+@kernel(CACHE(types.int64[::1]), forceinline=True)
+def cache_at(handle):  # type: ignore[no-untyped-def]
+    """The cache whose arrays the first words of a handle name."""
+    h = handle
+    return Cache(
+        _ints(h[0], h[1]),
+        _ints(h[2], h[3]),
+        _bytes(h[4], h[5]),
+        _longs(h[6], h[7]),
+        _ints(h[8], h[9]),
+        _ints(h[10], h[11]),
+        _blocks(h[12], h[13]),
+        _ints(h[14], h[15]),
+        _heaps(h[16], h[17]),
+        _ints(h[18], h[19]),
+        _ghosts(h[20], h[21]),
+        _ints(h[22], h[23]),
+        _longs(h[24], h[25]),
+        _longs(h[26], h[27]),
+        _pool(h[28], h[29]),
+        _request(h[30], h[31]),
+        _reals(h[32], h[33]),
+        _reals(h[34], h[35]),
+        _longs(h[36], h[37]),
+        _ints(h[38], h[39]),
+    )
+
 
 # The four functions of a policy; `saecache_rl.cache.policy` says what each is for.
 SLOTS = types.int32[::1]

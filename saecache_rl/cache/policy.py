@@ -93,8 +93,6 @@ class Policy:
     oracle: ClassVar[bool] = False
     #: True: leaves only, so that resident blocks are whole prefixes.
     closed: ClassVar[bool] = True
-    #: True: `on_release` sets `queue`; the pool then counts resident blocks by queue.
-    routed: ClassVar[bool] = False
     #: Remembered evictions, as a multiple of the number of blocks.
     ghosts: ClassVar[float] = 0.0
 

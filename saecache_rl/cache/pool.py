@@ -20,8 +20,8 @@ import numpy as np
 from numba import types
 
 from saecache_rl.cache.ghosts import remember
-from saecache_rl.cache.heap import precedes, push, rebuild, remove, replace_head, sift_up
-from saecache_rl.cache.layout import CACHE, GENERATED, INT, LOOSE, ON_EVICT, ON_RELEASE, SCORE, SLOTS
+from saecache_rl.cache.heap import append, precedes, push, rebuild, remove, replace_head, sift_up
+from saecache_rl.cache.layout import CACHE, GENERATED, INT, LOOSE, ON_EVICT, ON_RELEASE, SCORE, SHARED, SLOTS
 from saecache_rl.compiled import kernel
 from saecache_rl.vocabulary import NUM_QUEUES
 
@@ -40,13 +40,15 @@ def is_candidate(cache, slot):  # type: ignore[no-untyped-def]
     block = cache.blocks[slot]
     if block.refs > 0 or block.identity < 0:
         return False
-    identity = block.identity
-    return (
-        cache.children[identity] == 0
-        or cache.blocks[cache.first[identity]].next_copy >= 0
-        or block.flags & LOOSE != 0
-        or cache.pool[0].closed == 0
-    )
+    return cache.children[block.identity] == 0 or is_loose(cache, slot)
+
+
+@kernel(inline="always")
+def is_loose(cache, slot):  # type: ignore[no-untyped-def]
+    """Whether an unreferenced slot may be evicted while children of its block are resident."""
+    block = cache.blocks[slot]
+    another_copy = block.next_copy >= 0 or cache.first[block.identity] != slot
+    return another_copy or block.flags & LOOSE != 0 or cache.pool[0].closed == 0
 
 
 @kernel(types.void(CACHE, INT))
@@ -74,12 +76,17 @@ def touch(cache, identities, hits, chain):  # type: ignore[no-untyped-def]
     cache.pool[0].access += 1
     access = cache.pool[0].access
     now = cache.pool[0].now
+    session = cache.request[0].session
     for i in range(hits):
         slot = cache.first[identities[i]]
         chain[i] = slot
         block = cache.blocks[slot]
         if block.position >= 0:
             remove(cache.blocks, cache.heaps, cache.arena, slot)
+        if block.refs == 0:
+            cache.held[block.queue] -= 1
+        if block.session != session:
+            block.flags |= SHARED
         block.refs += 1
         block.time = now
         block.access = access
@@ -113,7 +120,6 @@ def insert(cache, slot, identity, generated):  # type: ignore[no-untyped-def]
     block.cls = 0
     block.queue = 0
     block.flags = GENERATED if generated else 0
-    cache.held[0] += 1
     oldest = cache.first[identity]
     if oldest < 0:
         cache.first[identity] = slot
@@ -213,59 +219,51 @@ def _rescore(cache, score, c, slots, scores):  # type: ignore[no-untyped-def]
 def _refresh(cache, score, slots, scores):  # type: ignore[no-untyped-def]
     """Bring the head and the head's score of every class up to date."""
     pool = cache.pool[0]
-    for c in range(len(cache.heaps)):
-        heap = cache.heaps[c]
-        if heap.ordered == 0 and heap.size > 0:
+    heaps = cache.heaps
+    occupied = heaps[0].occupied
+    for i in range(occupied):
+        heap = heaps[heaps[i].listed]
+        if heap.ordered == 0:
             if heap.dirty == 1 or heap.size > EXACT_LIMIT or heap.now != pool.now or heap.version != pool.version:
-                _rescore(cache, score, c, slots, scores)
+                _rescore(cache, score, heaps[i].listed, slots, scores)
             else:
                 heap.head = cache.arena[heap.start]
                 heap.score = cache.blocks[heap.head].key
     stale = 0
-    for c in range(len(cache.heaps)):
-        heap = cache.heaps[c]
-        if heap.size == 0:
-            heap.head = -1
-        elif heap.ordered == 1:
+    for i in range(occupied):
+        heap = heaps[heaps[i].listed]
+        if heap.ordered == 1:
             head = cache.arena[heap.start]
             if heap.head != head or heap.now != pool.now or heap.version != pool.version:
                 heap.head = head
                 heap.now = pool.now
                 heap.version = pool.version
-                heap.dirty = 1
                 slots[stale] = head
                 stale += 1
     if stale > 0:
         score(cache, slots, stale, scores)
-        i = 0
-        for c in range(len(cache.heaps)):
-            heap = cache.heaps[c]
-            if heap.ordered == 1 and heap.dirty == 1:
-                heap.score = scores[i]
-                heap.dirty = 0
-                i += 1
+        for i in range(stale):
+            heaps[cache.blocks[slots[i]].cls].score = scores[i]
 
 
 @kernel(INT(CACHE))
 def _lowest(cache):  # type: ignore[no-untyped-def]
     """The class whose head goes next, -1 if nothing can be evicted: lowest score, then deeper, then older."""
-    best = -1
-    for c in range(len(cache.heaps)):
-        heap = cache.heaps[c]
-        if heap.head < 0:
-            continue
-        if best < 0:
-            best = c
-            continue
-        other = cache.heaps[best]
+    heaps = cache.heaps
+    if heaps[0].occupied == 0:
+        return -1
+    best = heaps[0].listed
+    for i in range(1, heaps[0].occupied):
+        heap = heaps[heaps[i].listed]
+        other = heaps[best]
         if heap.score != other.score:
             if heap.score < other.score:
-                best = c
+                best = heaps[i].listed
             continue
         a = cache.blocks[heap.head]
         b = cache.blocks[other.head]
         if a.offset > b.offset or (a.offset == b.offset and a.access < b.access):
-            best = c
+            best = heaps[i].listed
     return best
 
 
@@ -297,14 +295,13 @@ def _push_scored(cache, score, slot, slots, scores):  # type: ignore[no-untyped-
     """Make a slot a candidate in the midst of a choice: in an unordered class it is scored at once."""
     blocks = cache.blocks
     heap = cache.heaps[blocks[slot].cls]
-    if heap.ordered == 1 or heap.dirty == 1 or heap.sampled == 1 or heap.size == heap.room or heap.size == 0:
+    if heap.ordered == 1 or heap.dirty == 1 or heap.sampled == 1:
         push(blocks, cache.heaps, cache.arena, slot)
         return
     slots[0] = slot
     score(cache, slots, 1, scores)
     blocks[slot].key = scores[0]
-    cache.arena[heap.start + heap.size] = slot
-    heap.size += 1
+    append(blocks, cache.heaps, cache.arena, slot)
     sift_up(blocks, cache.arena, heap.start, heap.size - 1)
 
 
@@ -331,8 +328,9 @@ def _take_scored(cache, score, need, taken, start, slots, scores):  # type: igno
             continue
         # The class goes on while its head scores below all other heads; nothing below changes theirs.
         second = math.inf
-        for other in range(len(cache.heaps)):
-            if other != c and cache.heaps[other].head >= 0:
+        for i in range(cache.heaps[0].occupied):
+            other = cache.heaps[i].listed
+            if other != c:
                 second = min(second, cache.heaps[other].score)
         while True:
             slot = heap.head
@@ -397,18 +395,16 @@ def release(cache, on_release, chain, size):  # type: ignore[no-untyped-def]
     blocks = cache.blocks
     pool = cache.pool[0]
     pool.release += 1
-    if pool.routed == 1:
-        for i in range(size):
-            cache.held[blocks[chain[i]].queue] -= 1
-        on_release(cache, chain, size)
-        for i in range(size):
-            cache.held[blocks[chain[i]].queue] += 1
-    else:
-        on_release(cache, chain, size)
+    on_release(cache, chain, size)
     for i in range(size - 1, -1, -1):
         slot = chain[i]
-        blocks[slot].refs -= 1
-        if blocks[slot].refs == 0 and is_candidate(cache, slot):
+        block = blocks[slot]
+        block.refs -= 1
+        if block.refs > 0:
+            continue
+        cache.held[block.queue] += 1
+        # All but the last have a resident child: the next of the chain.
+        if is_loose(cache, slot) or (i == size - 1 and cache.children[block.identity] == 0):
             push(blocks, cache.heaps, cache.arena, slot)
 
 

@@ -12,11 +12,13 @@ import numpy as np
 from numba import types
 
 from saecache_rl.cache.ghosts import find_ghost, fingerprint_of, forget_ghost
-from saecache_rl.cache.layout import CACHE, INT, ON_ACCESS, ON_EVICT, ON_RELEASE, SCORE
+from saecache_rl.cache.layout import CACHE, CACHE_WORDS, INT, ON_ACCESS, ON_EVICT, ON_RELEASE, SCORE, Cache, cache_at
+from saecache_rl.cache.policy import Functions
 from saecache_rl.cache.pool import insert, match, release, release_unhashed, take, touch
 from saecache_rl.compiled import kernel
-from saecache_rl.engines.stats import NUM_OFFSET_BINS
-from saecache_rl.vocabulary import Queue
+from saecache_rl.engines.stats import NUM_GAP_KINDS, NUM_OFFSET_BINS
+from saecache_rl.handles import Handle, array_addresses, array_at, function_addresses, function_at
+from saecache_rl.vocabulary import NUM_QUEUES, NUM_TOKEN_TYPES, Queue
 
 STRUCTURAL = int(Queue.STRUCTURAL)
 #: The largest structural offset is forgotten by this factor a window.
@@ -62,30 +64,17 @@ class Work(NamedTuple):
     scores: Any  # (N,) float64
 
 
-REQUESTS = types.NamedTuple(
-    (
-        types.float64[::1],
-        types.int32[::1],
-        types.int32[::1],
-        types.int32[::1],
-        types.int64[::1],
-        types.int32[::1],
-        types.int64[::1],
-        types.int32[::1],
-        types.int32[::1],
-        types.int32[::1],
-        types.uint8[::1],
-        types.uint8[::1],
-        types.uint8[::1],
-        types.float64[::1],
-        types.uint8[::1],
-    ),
-    Requests,
-)
 COUNTERS = types.NamedTuple(
     (types.int64[::1], types.int64[:, ::1], types.int64[:, ::1], types.int64[:, ::1], types.float64[:, ::1]), Counters
 )
-WORK = types.NamedTuple((types.int32[::1], types.int32[::1], types.int32[::1], types.float64[::1]), Work)
+_ints, _longs = array_at(types.int32[::1]), array_at(types.int64[::1])
+_bytes, _reals = array_at(types.uint8[::1]), array_at(types.float64[::1])
+_by_queue = array_at(types.int64[:, ::1], NUM_QUEUES)
+_by_type = array_at(types.int64[:, ::1], NUM_TOKEN_TYPES)
+_by_bin = array_at(types.int64[:, ::1], NUM_OFFSET_BINS)
+_by_kind = array_at(types.float64[:, ::1], NUM_GAP_KINDS)
+_score, _on_access = function_at(SCORE), function_at(ON_ACCESS)
+_on_release, _on_evict = function_at(ON_RELEASE), function_at(ON_EVICT)
 
 
 @kernel(inline="always")
@@ -103,17 +92,20 @@ def _count(cache, counters, chain, hits, prompt, matchable, tokens, block_size):
     counters.totals[2] += matchable
     counters.totals[3] += hits
     deepest = cache.pool[0].deepest
-    for i in range(hits):
-        block = cache.blocks[chain[i]]
-        counters.queues[0, block.queue] += 1
-        counters.types[0, block.token_type] += 1
-        counters.types[1, block.token_type] += 1
-        if block.queue == STRUCTURAL:
-            b = _bin(block.offset, deepest)
-            counters.offsets[0, b] += 1
-            counters.offsets[1, b] += 1
-    for i in range(hits, matchable):
+    for i in range(matchable):
         counters.types[0, cache.token_type[prompt[i]]] += 1
+    for i in range(hits):
+        counters.types[1, cache.token_type[prompt[i]]] += 1
+    if len(cache.heaps) == 1:  # a policy without queues
+        counters.queues[0, 0] += hits
+    else:
+        for i in range(hits):
+            block = cache.blocks[chain[i]]
+            counters.queues[0, block.queue] += 1
+            if block.queue == STRUCTURAL:
+                b = _bin(block.offset, deepest)
+                counters.offsets[0, b] += 1
+                counters.offsets[1, b] += 1
     if len(cache.ghosts) > 0:
         for i in range(hits, len(prompt)):
             ring = find_ghost(cache, fingerprint_of(cache, prompt[i]))
@@ -135,27 +127,58 @@ def _count_gap(counters, gap, kind):  # type: ignore[no-untyped-def]
         counters.gaps[2, kind] += log * log
 
 
-@kernel(
-    types.int64(
-        CACHE,
-        REQUESTS,
-        COUNTERS,
-        WORK,
-        types.int32[::1],
-        types.int64,
-        types.int64,
-        types.int64,
-        types.FunctionType(SCORE),
-        types.FunctionType(ON_ACCESS),
-        types.FunctionType(ON_RELEASE),
-        types.FunctionType(ON_EVICT),
-    )
-)
-def serve(cache, requests, counters, work, hit_blocks, block_size, begin, end, score, on_access, on_release, on_evict):  # type: ignore[no-untyped-def]
+def make_handle(
+    cache: Cache, requests: Requests, counters: Counters, work: Work, hit_blocks: Any, functions: Functions
+) -> Handle:
+    """The addresses of everything that `serve` works on."""
+    words = array_addresses([*cache, *requests, *counters, *work, hit_blocks])
+    for function, signature in (
+        (functions.score, SCORE),
+        (functions.on_access, ON_ACCESS),
+        (functions.on_release, ON_RELEASE),
+        (functions.on_evict, ON_EVICT),
+    ):
+        words += function_addresses(function, signature)
+    return np.array(words, np.int64)
+
+
+@kernel(types.int64(types.int64[::1], types.int64, types.int64, types.int64))
+def serve(handle, block_size, begin, end):  # type: ignore[no-untyped-def]
     """Serve requests `begin` to `end`, one after another; write each one's hits to `hit_blocks`.
 
     Returns the number of requests served: fewer than asked only if one found no room.
     """
+    h = handle
+    cache = cache_at(h)
+    h = h[CACHE_WORDS:]
+    requests = Requests(
+        _reals(h[0], h[1]),
+        _ints(h[2], h[3]),
+        _ints(h[4], h[5]),
+        _ints(h[6], h[7]),
+        _longs(h[8], h[9]),
+        _ints(h[10], h[11]),
+        _longs(h[12], h[13]),
+        _ints(h[14], h[15]),
+        _ints(h[16], h[17]),
+        _ints(h[18], h[19]),
+        _bytes(h[20], h[21]),
+        _bytes(h[22], h[23]),
+        _bytes(h[24], h[25]),
+        _reals(h[26], h[27]),
+        _bytes(h[28], h[29]),
+    )
+    h = h[30:]
+    counters = Counters(
+        _longs(h[0], h[1]), _by_queue(h[2], h[3]), _by_type(h[4], h[5]), _by_bin(h[6], h[7]), _by_kind(h[8], h[9])
+    )
+    work = Work(_ints(h[10], h[11]), _ints(h[12], h[13]), _ints(h[14], h[15]), _reals(h[16], h[17]))
+    hit_blocks = _ints(h[18], h[19])
+    h = h[20:]
+    score = _score(h[0], h[1])
+    on_access = _on_access(h[2], h[3])
+    on_release = _on_release(h[4], h[5])
+    on_evict = _on_evict(h[6], h[7])
     pool = cache.pool[0]
     request = cache.request[0]
     chain = work.chain

@@ -12,9 +12,10 @@ import numpy.typing as npt
 from saecache_rl.cache.build import empty_cache, load_cache, save_cache, set_params
 from saecache_rl.cache.params import PolicyParams
 from saecache_rl.cache.policy import Policy
-from saecache_rl.engines.serve import Counters, Requests, Work, serve
+from saecache_rl.engines.serve import Counters, Requests, Work, make_handle, serve
 from saecache_rl.engines.stats import NUM_GAP_KINDS, NUM_OFFSET_BINS, WindowStats
 from saecache_rl.errors import InputError
+from saecache_rl.handles import Handle
 from saecache_rl.vocabulary import NUM_QUEUES, NUM_TOKEN_TYPES
 from saecache_rl.workloads.sessions import Sessions, lineage
 from saecache_rl.workloads.trace import ENDED_FOR_TOOL, Trace
@@ -117,6 +118,13 @@ class Simulator:
             slots=np.zeros(num_blocks + 64, np.int32),
             scores=np.zeros(num_blocks + 64, np.float64),
         )
+        self._counters = Counters(
+            totals=np.zeros(4, np.int64),
+            queues=np.zeros((3, NUM_QUEUES), np.int64),
+            types=np.zeros((3, NUM_TOKEN_TYPES), np.int64),
+            offsets=np.zeros((2, NUM_OFFSET_BINS), np.int64),
+            gaps=np.zeros((3, NUM_GAP_KINDS), np.float64),
+        )
         self.reset()
 
     def reset(self) -> None:
@@ -132,10 +140,22 @@ class Simulator:
         )
         if self._future is not None:
             self.cache.ints[:] = self._future[1]
+        self._handle = self._make_handle()
         self.params = self.policy.space().start()
         self.position = 0
         self.window = 0
         self.hit_blocks[:] = 0
+
+    def _make_handle(self) -> Handle:
+        return make_handle(self.cache, self._requests, self._counters, self._work, self.hit_blocks, self._functions)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the addresses, which hold in one process for one set of arrays."""
+        return {name: value for name, value in self.__dict__.items() if name != "_handle"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._handle = self._make_handle()
 
     @property
     def done(self) -> bool:
@@ -177,37 +197,19 @@ class Simulator:
             set_params(self.cache, self.policy, params)
             self.params = params
         begin, end = self.position, min(self.position + count, self.trace.num_requests)
-        counters = Counters(
-            totals=np.zeros(4, np.int64),
-            queues=np.zeros((3, NUM_QUEUES), np.int64),
-            types=np.zeros((3, NUM_TOKEN_TYPES), np.int64),
-            offsets=np.zeros((2, NUM_OFFSET_BINS), np.int64),
-            gaps=np.zeros((3, NUM_GAP_KINDS), np.float64),
-        )
+        for column in self._counters:
+            column[...] = 0
         mark = _Mark(self.cache.evicted.copy(), int(self.cache.pool["sampled"][0]))
-        functions = self._functions
-        served = serve(
-            self.cache,
-            self._requests,
-            counters,
-            self._work,
-            self.hit_blocks,
-            self.trace.block_size,
-            begin,
-            end,
-            functions.score,
-            functions.on_access,
-            functions.on_release,
-            functions.on_evict,
-        )
+        served = serve(self._handle, self.trace.block_size, begin, end)
         if served != end - begin:
             raise AssertionError(f"request {begin + served} found no victim in a pool that is large enough for it")
         self.position = end
-        stats = self._stats(begin, end, counters, mark)
+        stats = self._stats(begin, end, mark)
         self.window += 1
         return stats
 
-    def _stats(self, begin: int, end: int, counters: Counters, mark: _Mark) -> WindowStats:
+    def _stats(self, begin: int, end: int, mark: _Mark) -> WindowStats:
+        counters = Counters(*(column.copy() for column in self._counters))
         evicted = self.cache.evicted - mark.evicted
         requests = end - begin
         prompt_tokens, hit_tokens, matchable, hits = (int(n) for n in counters.totals)

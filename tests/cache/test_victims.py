@@ -28,8 +28,7 @@ def check_invariants(simulator: Simulator) -> None:
     resident = blocks["identity"] >= 0
     assert resident.sum() + cache.pool["free"][0] == simulator.num_blocks
     assert cache.held.sum() == resident.sum()
-    if simulator.policy.routed:
-        assert np.array_equal(cache.held, np.bincount(blocks["queue"][resident], minlength=4))
+    assert np.array_equal(cache.held, np.bincount(blocks["queue"][resident], minlength=4))
     identities = set(blocks["identity"][resident].tolist())
     assert identities == set(np.flatnonzero(cache.first >= 0).tolist())
     if simulator.policy.name != "optimum":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saecache_rl.cache.layout import GENERATED, ON_ACCESS, ON_RELEASE, SHARED
+from saecache_rl.cache.layout import GENERATED, SHARED
 from saecache_rl.compiled import kernel
 from saecache_rl.vocabulary import Queue, TokenType
 
@@ -11,39 +11,38 @@ CHAT, AGENTIC = int(Queue.CHAT), int(Queue.AGENTIC)
 SYSTEM, TOOL_DEFINITION = int(TokenType.SYSTEM), int(TokenType.TOOL_DEFINITION)
 
 
-@kernel(ON_ACCESS)
-def mark_shared(cache, chain, hits, missed):  # type: ignore[no-untyped-def]
-    """Note the blocks that a session other than the one that inserted them has matched."""
-    session = cache.request[0].session
-    for i in range(hits):
-        block = cache.blocks[chain[i]]
-        if block.session != session:
-            block.flags |= SHARED
+@kernel(forceinline=True)
+def route(cache, slot, session_queue):  # type: ignore[no-untyped-def]
+    """Set and return the queue of one block of a request that ends, from what is known then.
 
-
-@kernel(ON_RELEASE)
-def route(cache, chain, size):  # type: ignore[no-untyped-def]
-    """Set the queue of each block of a request that ends, from what is known then.
-
-    Generated blocks go to evict-first until a later request matches them. Blocks of a session with several turns (a later
-    turn, or a first one that the predictor expects to go on) go to agentic if the session has had tools, else to chat.
-    Of other requests, system prompts, tool definitions and what another session has matched are structural; the rest is
-    evicted first. Also keeps the largest structural offset.
+    Generated blocks go to evict-first until a later request matches them. Blocks of a session with several turns go to
+    `session_queue`. Of other requests (`session_queue` is evict-first), system prompts, tool definitions and what another
+    session has matched are structural; the rest is evicted first. Also keeps the largest structural offset.
     """
-    pool = cache.pool[0]
+    block = cache.blocks[slot]
+    queue = session_queue
+    if block.flags & GENERATED:
+        queue = EVICT_FIRST
+    elif session_queue == EVICT_FIRST and (
+        block.token_type == SYSTEM or block.token_type == TOOL_DEFINITION or block.flags & SHARED
+    ):
+        queue = STRUCTURAL
+        pool = cache.pool[0]
+        if block.offset > pool.deepest:
+            pool.deepest = block.offset
+            pool.version += 1
+    block.queue = queue
+    return queue
+
+
+@kernel(forceinline=True)
+def queue_of_session(cache):  # type: ignore[no-untyped-def]
+    """Agentic or chat if the current request's session has several turns, else evict-first.
+
+    It has several if this is a later turn, or a first one that the predictor expects to go on; it is agentic if it has
+    had tools.
+    """
     request = cache.request[0]
-    several = request.turn > 0 or request.continues != 0
-    session_queue = AGENTIC if request.agentic != 0 else CHAT
-    for i in range(size):
-        block = cache.blocks[chain[i]]
-        if block.flags & GENERATED:
-            block.queue = EVICT_FIRST
-        elif several:
-            block.queue = session_queue
-        elif block.token_type == SYSTEM or block.token_type == TOOL_DEFINITION or block.flags & SHARED:
-            block.queue = STRUCTURAL
-            if block.offset > pool.deepest:
-                pool.deepest = block.offset
-                pool.version += 1
-        else:
-            block.queue = EVICT_FIRST
+    if request.turn == 0 and request.continues == 0:
+        return EVICT_FIRST
+    return AGENTIC if request.agentic != 0 else CHAT

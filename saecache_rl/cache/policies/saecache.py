@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from saecache_rl.cache.layout import ON_RELEASE, SCORE
 from saecache_rl.cache.params import Param, ParamSpace, PolicyParams
-from saecache_rl.cache.policies.routing import AGENTIC, EVICT_FIRST, STRUCTURAL, mark_shared, route
+from saecache_rl.cache.policies.routing import AGENTIC, CHAT, EVICT_FIRST, STRUCTURAL, queue_of_session, route
 from saecache_rl.cache.policies.survival import LOG_ZERO, log_survival
 from saecache_rl.cache.policy import Functions, Policy
 from saecache_rl.compiled import kernel
@@ -18,10 +18,14 @@ from saecache_rl.vocabulary import NUM_TOKEN_TYPES, TOKEN_TYPE_NAMES
 #: dt is at least this, in seconds.
 SHORTEST_AGE = 1e-3
 
-# Classes of candidates: evict-first, structural, then one for each (chat, type) and (agentic, type). In the last the score
-# falls with age alone, so that their heads suffice.
+# Classes of candidates: evict-first, deep structural, then one for each (chat, type), (agentic, type) and, up to an
+# offset, (structural, type, offset). In all but deep structural the score falls with age alone, so that their heads
+# suffice however many leaves there are.
+DEEP_STRUCTURAL = 1
 FIRST_CHAT = 2
 FIRST_AGENTIC = FIRST_CHAT + NUM_TOKEN_TYPES
+FIRST_STRUCTURAL = FIRST_AGENTIC + NUM_TOKEN_TYPES
+SHALLOW = (255 - FIRST_STRUCTURAL) // NUM_TOKEN_TYPES  # offsets with classes of their own
 
 # Places in `cache.params`: ln alpha by queue (structural, chat, agentic), ln w by type, mu and sigma of chat and
 # agentic, gamma.
@@ -49,18 +53,21 @@ START_GAPS = {"chat": (4.15, 0.97), "agentic": (1.81, 1.09)}
 @kernel(ON_RELEASE)
 def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
     """Route, and order each class by the time of the last access."""
-    route(cache, chain, size)
+    session_queue = queue_of_session(cache)
     for i in range(size):
+        queue = route(cache, chain[i], session_queue)
         block = cache.blocks[chain[i]]
         block.key = block.time
-        if block.queue == EVICT_FIRST:
+        if queue == EVICT_FIRST:
             block.cls = 0
-        elif block.queue == STRUCTURAL:
-            block.cls = 1
-        elif block.queue == AGENTIC:
+        elif queue == AGENTIC:
             block.cls = FIRST_AGENTIC + block.token_type
-        else:
+        elif queue == CHAT:
             block.cls = FIRST_CHAT + block.token_type
+        elif block.offset < SHALLOW:
+            block.cls = FIRST_STRUCTURAL + block.token_type * SHALLOW + block.offset
+        else:
+            block.cls = DEEP_STRUCTURAL
 
 
 @kernel(SCORE)
@@ -111,16 +118,15 @@ class SAECache(Policy):
     """
 
     name = "saecache"
-    routed = True
     ghosts = 1.0
 
     def functions(self) -> Functions:
         """The compiled functions."""
-        return Functions(score=score, on_access=mark_shared, on_release=on_release)
+        return Functions(score=score, on_release=on_release)
 
     def classes(self) -> tuple[bool, ...]:
-        """Evict-first and the (queue, type) classes are ordered by time, structural is not."""
-        return (True, False) + (True,) * (2 * NUM_TOKEN_TYPES)
+        """All ordered by time, but deep structural."""
+        return tuple(c != DEEP_STRUCTURAL for c in range(FIRST_STRUCTURAL + NUM_TOKEN_TYPES * SHALLOW))
 
     def space(self) -> ParamSpace:
         """alpha, weight, mu, sigma, gamma."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from saecache_rl.cache.layout import ON_RELEASE, SCORE
 from saecache_rl.cache.params import Param, ParamSpace, PolicyParams
-from saecache_rl.cache.policies.routing import AGENTIC, EVICT_FIRST, STRUCTURAL, mark_shared, route
+from saecache_rl.cache.policies.routing import AGENTIC, EVICT_FIRST, STRUCTURAL, queue_of_session, route
 from saecache_rl.cache.policies.survival import LOG_ZERO, log_survival
 from saecache_rl.cache.policy import Functions, Policy
 from saecache_rl.compiled import kernel
@@ -23,11 +23,12 @@ SHORTEST_AGE = 1e-3
 @kernel(ON_RELEASE)
 def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
     """Route; a class is a queue, ordered by time of access, the structural one by offset."""
-    route(cache, chain, size)
+    session_queue = queue_of_session(cache)
     for i in range(size):
+        queue = route(cache, chain[i], session_queue)
         block = cache.blocks[chain[i]]
-        block.cls = block.queue
-        block.key = -block.offset if block.queue == STRUCTURAL else block.time
+        block.cls = queue
+        block.key = -block.offset if queue == STRUCTURAL else block.time
 
 
 @kernel(SCORE)
@@ -67,12 +68,11 @@ class UniCache(Policy):
     """
 
     name = "unicache"
-    routed = True
     ghosts = 1.0
 
     def functions(self) -> Functions:
         """The compiled functions."""
-        return Functions(score=score, on_access=mark_shared, on_release=on_release)
+        return Functions(score=score, on_release=on_release)
 
     def classes(self) -> tuple[bool, ...]:
         """One for each queue, all ordered."""

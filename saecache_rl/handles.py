@@ -1,0 +1,83 @@
+"""Arrays and functions across the border to compiled code as addresses, in one array of integers.
+
+numba unpacks each array of an argument anew at every call from Python, and looks a function argument's type up: some
+250 microseconds for the arrays of a cache and the four functions of a policy. A handle is made once; a call then
+passes one small array. Whoever makes a handle keeps the arrays and the functions alive as long as it is in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+from numba.core import cgutils
+from numba.experimental.function_type import _get_jit_address, _get_wrapper_address
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
+
+Handle = npt.NDArray[np.int64]
+
+
+def array_addresses(arrays: Iterable[npt.NDArray[Any]]) -> list[int]:
+    """Address and number of rows of each array, all C-contiguous."""
+    words: list[int] = []
+    for array in arrays:
+        if not array.flags.c_contiguous:
+            raise ValueError("a handle needs C-contiguous arrays")
+        words += [array.ctypes.data, len(array)]
+    return words
+
+
+def function_addresses(function: Any, signature: Any) -> list[int]:
+    """The two addresses under which compiled code calls a function: by C's convention and by numba's."""
+    return [_get_wrapper_address(function, signature), _get_jit_address(function, signature)]
+
+
+def array_at(array_type: types.Array, columns: int = 0) -> Callable[[int, int], Any]:
+    """For compiled code: ``array(address, rows)`` as `array_type`, of (rows,) or (rows, `columns`)."""
+
+    @intrinsic
+    def array(typing_context: Any, address: Any, rows: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            word = context.get_value_type(types.intp)
+            item_type = context.get_data_type(array_type.dtype)
+            size = context.get_abi_sizeof(item_type)
+            shape, strides = [arguments[1]], [word(size * max(columns, 1))]
+            if columns:
+                shape, strides = [*shape, word(columns)], [*strides, word(size)]
+            result = make_array(array_type)(context, builder)
+            populate_array(
+                result,
+                data=builder.inttoptr(arguments[0], item_type.as_pointer()),
+                shape=shape,
+                strides=strides,
+                itemsize=word(size),
+                meminfo=None,
+            )
+            return result._getvalue()
+
+        return array_type(types.int64, types.int64), build
+
+    return array  # type: ignore[no-any-return]
+
+
+def function_at(prototype: Any) -> Callable[[int, int], Any]:
+    """For compiled code: the function of this signature at the two addresses."""
+    function_type = types.FunctionType(prototype)
+
+    @intrinsic
+    def function(typing_context: Any, wrapper: Any, jitted: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = context.get_value_type(types.voidptr)
+            result = cgutils.create_struct_proxy(function_type)(context, builder)
+            result.c_addr = builder.inttoptr(arguments[0], pointer)
+            result.py_addr = pointer(None)
+            result.jit_addr = builder.inttoptr(arguments[1], pointer)
+            return result._getvalue()
+
+        return function_type(types.int64, types.int64), build
+
+    return function  # type: ignore[no-any-return]
