@@ -60,7 +60,7 @@ def compiled(signature: Any = None, **options: Any) -> Callable[[Callable[..., A
 def kernel(signature: Any = None, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`compiled` for the pool, the policies and the engine's loop: code that makes no array.
 
-    numba then leaves out the counting of references to the some twenty arrays that each call passes on, which would cost
-    more than the work itself.
+    numba then leaves out the counting of references to the some twenty arrays that each call passes on, which would
+    cost more than the work itself.
     """
     return compiled(signature, _nrt=False, **options)

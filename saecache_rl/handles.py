@@ -39,7 +39,7 @@ def function_addresses(function: Any, signature: Any) -> list[int]:
 def array_at(array_type: types.Array, columns: int = 0) -> Callable[[int, int], Any]:
     """For compiled code: ``array(address, rows)`` as `array_type`, of (rows,) or (rows, `columns`)."""
 
-    @intrinsic
+    @intrinsic  # type: ignore[untyped-decorator]
     def array(typing_context: Any, address: Any, rows: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             word = context.get_value_type(types.intp)
@@ -68,7 +68,7 @@ def function_at(prototype: Any) -> Callable[[int, int], Any]:
     """For compiled code: the function of this signature at the two addresses."""
     function_type = types.FunctionType(prototype)
 
-    @intrinsic
+    @intrinsic  # type: ignore[untyped-decorator]
     def function(typing_context: Any, wrapper: Any, jitted: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             pointer = context.get_value_type(types.voidptr)

@@ -1,8 +1,9 @@
 """Block accesses a second of the simulator, beside libCacheSim's LRU on the same accesses in the same run.
 
-libCacheSim (PyPI `libcachesim`) runs its compiled loop over the whole trace, read beforehand into its binary format; the
-simulator serves the same requests, prompt blocks only, so that both look at the same blocks in the same order. One
-thread each. The sides alternate; each timed run repeats the trace until it lasts a second or more; medians of five.
+libCacheSim (PyPI `libcachesim`) runs its compiled loop over the whole trace, read beforehand into its binary format;
+the simulator serves the same requests, prompt blocks only, so that both look at the same blocks in the same order.
+One thread each. The sides alternate; each timed run repeats the trace until it lasts a second or more; medians of
+five.
 
     python scripts/bench_simulator.py --mooncake conversation_trace.jsonl.gz --claude-code traces/
 

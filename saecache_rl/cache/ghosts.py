@@ -94,4 +94,3 @@ def remember(cache, slot):  # type: ignore[no-untyped-def]
     while cache.ghost_table[place] >= 0:
         place = (place + 1) & mask
     cache.ghost_table[place] = ring
-

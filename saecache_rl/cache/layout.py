@@ -1,8 +1,8 @@
 """The arrays of a cache, as compiled code sees them: one record a slot, one a ghost, one for the pool's own counters.
 
-A slot is a physical block (vLLM's block id, less the reserved one). An identity is a small integer: in the simulator the
-trace's dense id, in a live engine the number of a node that is used again once its block is gone. `Cache` joins all
-arrays; every compiled function of the pool and of a policy takes it as its first argument.
+A slot is a physical block (vLLM's block id, less the reserved one). An identity is a small integer: in the simulator
+the trace's dense id, in a live engine the number of a node that is used again once its block is gone. `Cache` joins
+all arrays; every compiled function of the pool and of a policy takes it as its first argument.
 """
 
 from __future__ import annotations

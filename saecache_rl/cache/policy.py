@@ -1,9 +1,10 @@
 """The seam of a policy: what it tells the pool about a block, in four compiled functions.
 
-The pool keeps the candidates (leaves, see `saecache_rl.cache.pool`) in a few *classes*. At release the policy gives every block a
-class and a key. In an *ordered* class the score must not fall as the key grows, so only the class's lowest key can be the victim
-and only it is scored; in any other class every candidate is scored. LRU is one ordered class; SAECache has one for each
-(queue, token type) and scores only its structural leaves one by one; a policy with an arbitrary score has one class without order.
+The pool keeps the candidates (leaves, see `saecache_rl.cache.pool`) in a few *classes*. At release the policy gives
+every block a class and a key. In an *ordered* class the score must not fall as the key grows, so only the class's
+lowest key can be the victim and only it is scored; in any other class every candidate is scored. LRU is one ordered
+class; SAECache has one for each (queue, token type) and shallow structural offset; a policy with
+an arbitrary score has one class without order.
 
 A new policy is one module with a `Policy` subclass and one YAML file that names it:
 
@@ -65,13 +66,14 @@ class Functions:
     """The compiled functions of a policy, each of the signature that `saecache_rl.cache.layout` names.
 
     Attributes:
-        score: SCORE, ``(cache, slots, size, scores)``: write the score of ``slots[:size]`` at ``cache.pool[0].now`` into
-            `scores`; the lowest is evicted, ties go to the deeper, then the older block. Not called with one ordered class.
+        score: SCORE, ``(cache, slots, size, scores)``: write the score of ``slots[:size]`` at ``cache.pool[0].now``
+            into `scores`; the lowest is evicted, ties go to the deeper, then the older block. Not called with one
+            ordered class.
         on_access: ON_ACCESS, ``(cache, chain, hits, missed)``: a scheduled request (``cache.request[0]``) has matched
             ``chain[:hits]``; `missed` are the identities of its prompt's other full blocks. Called after the pool has
             updated time, access number and count of what was matched, before anything is evicted for the request.
-        on_release: ON_RELEASE, ``(cache, chain, size)``: the request is over; ``chain[:size]`` are the slots of its full
-            blocks, first to last. Sets `key`, and `cls` and `queue` where the policy has several.
+        on_release: ON_RELEASE, ``(cache, chain, size)``: the request is over; ``chain[:size]`` are the slots of its
+            full blocks, first to last. Sets `key`, and `cls` and `queue` where the policy has several.
         on_evict: ON_EVICT, ``(cache, victims, size)``: these slots are chosen, in order; their records are still whole.
     """
 

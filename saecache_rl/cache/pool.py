@@ -1,8 +1,8 @@
 """The block pool of vLLM V1, with the choice of victims left to a policy.
 
-Physical slots hold blocks; an identity may own several (a prompt's whole last block is computed and inserted anew, and so is a
-reply that is generated again). Matching takes the oldest copy. A request references what it matched, takes the
-missing slots (slots without a hash first, then victims), and at its end releases all.
+Physical slots hold blocks; an identity may own several (a prompt's whole last block is computed and inserted anew,
+and so is a reply that is generated again). Matching takes the oldest copy. A request references what it matched,
+takes the missing slots (slots without a hash first, then victims), and at its end releases all.
 
 Candidates are the *leaves*: unreferenced slots whose identity has another copy, or none of whose identity's children is
 resident. So resident blocks always form whole prefixes; a parent becomes a candidate when its last child goes. With

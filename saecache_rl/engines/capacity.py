@@ -53,7 +53,9 @@ class Ceiling:
         types.int32[::1],
     )
 )
-def _infinite(prompt_tokens, prompt_start, prompt_blocks, generated_start, generated_blocks, block_size, seen, hits):  # type: ignore[no-untyped-def]
+def _infinite(  # type: ignore[no-untyped-def]
+    prompt_tokens, prompt_start, prompt_blocks, generated_start, generated_blocks, block_size, seen, hits
+):
     for r in range(len(prompt_tokens)):
         matchable = (prompt_tokens[r] - 1) // block_size
         n = 0
@@ -130,7 +132,7 @@ def _curve(digest: str) -> dict[str, int]:
 
 
 def auto_capacity(trace: Trace) -> int:
-    """The smallest capacity, at least 1.3 times the largest request's blocks, at which LRU reaches 60 % of the ceiling."""
+    """The smallest capacity at which LRU reaches 60 % of the ceiling, at least 1.3 times the largest request."""
     found = _curve(trace.digest)
     if "auto" not in found:
         found["auto"] = _LRUCurve(trace).smallest(AUTO_SHARE * ceiling(trace).token_hit_ratio)
@@ -146,7 +148,7 @@ def largest_useful_capacity(trace: Trace) -> int:
 
 
 def sweep_capacities(trace: Trace, points: int = 20) -> list[int]:
-    """Geometric capacities from max(5 % of C_max, 1.3 times the largest request's blocks) to C_max, fewer where they coincide."""
+    """Geometric capacities from max(5 % of C_max, 1.3 times the largest request) to C_max; fewer if some coincide."""
     largest = largest_useful_capacity(trace)
     least = min(max(math.ceil(SWEEP_START * largest), math.ceil(HEADROOM * smallest_capacity(trace))), largest)
     return sorted({int(c) for c in np.round(np.geomspace(least, largest, points))})

@@ -99,7 +99,7 @@ class Simulator:
         if num_blocks < trace.request_blocks[largest]:
             raise InputError(
                 f"num_blocks is {num_blocks}, but request {largest} of {trace.name} alone needs "
-                f"{trace.request_blocks[largest]} blocks of {trace.block_size} tokens; raise num_blocks, or cut prompts "
+                f"{trace.request_blocks[largest]} blocks of {trace.block_size} tokens; raise num_blocks or cut prompts "
                 "with workload.max_prompt_tokens"
             )
         self.trace = trace

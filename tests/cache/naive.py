@@ -41,7 +41,9 @@ class Slot:
 class NaivePool:
     """Serves a trace one request at a time; `slots` is what each physical slot holds."""
 
-    def __init__(self, trace: Trace, sessions: Sessions, policy: str, num_blocks: int, params: dict[str, float]) -> None:
+    def __init__(
+        self, trace: Trace, sessions: Sessions, policy: str, num_blocks: int, params: dict[str, float]
+    ) -> None:
         self.trace, self.sessions, self.policy, self.params = trace, sessions, policy, params
         self.slots: list[Slot | None] = [None] * num_blocks
         self.free = list(range(num_blocks - 1, -1, -1))
@@ -126,7 +128,8 @@ class NaivePool:
     def matched_after(self, identity: int, request: int) -> bool:
         t = self.trace
         return any(
-            identity in t.prompt_blocks[t.prompt_start[r] : t.prompt_start[r] + (int(t.prompt_tokens[r]) - 1) // t.block_size]
+            identity
+            in t.prompt_blocks[t.prompt_start[r] : t.prompt_start[r] + (int(t.prompt_tokens[r]) - 1) // t.block_size]
             for r in range(request, t.num_requests)
         )
 

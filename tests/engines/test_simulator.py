@@ -147,7 +147,7 @@ def test_generated_blocks_go_first_until_they_are_matched() -> None:
 
 
 def test_too_small_a_pool_is_refused_by_name(trace: Trace) -> None:
-    with pytest.raises(InputError, match="num_blocks is 1, but request .* needs"):
+    with pytest.raises(InputError, match=r"num_blocks is 1, but request .* needs"):
         Simulator(trace, LRU(), 1)
 
 

@@ -33,7 +33,9 @@ REPLACED = 2**31 - 2
         types.int32[::1],
     )
 )
-def _next_uses(prompt_tokens, prompt_start, prompt_blocks, generated_start, generated_blocks, block_size, ahead, uses):  # type: ignore[no-untyped-def]
+def _next_uses(  # type: ignore[no-untyped-def]
+    prompt_tokens, prompt_start, prompt_blocks, generated_start, generated_blocks, block_size, ahead, uses
+):
     """Fill `uses` from the last request to the first; `ahead` is each identity's next use so far."""
     prompts = len(prompt_blocks)
     for r in range(len(prompt_tokens) - 1, -1, -1):
@@ -102,11 +104,11 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
 
 
 class Optimum(Policy):
-    """Belady's rule on blocks, deepest first on ties (DESIGN: exactly optimal in hit blocks for a fixed order of arrival).
+    """Belady's rule on blocks, deepest first on ties: exactly optimal in hit blocks for a fixed order of arrival.
 
-    A block's ancestors are used whenever it is, so their next uses are no later and the rule keeps whole prefixes by itself; the
-    one exception is an ancestor that will be inserted anew before its next use, which may go first (LOOSE).
-    Sees the future: an oracle, for reference only.
+    A block's ancestors are used whenever it is, so their next uses are no later and the rule keeps whole prefixes by
+    itself; the one exception is an ancestor that will be inserted anew before its next use, which may go first
+    (LOOSE). The tests compare it with exhaustive search. Sees the future: an oracle, for reference only.
     """
 
     name = "optimum"

@@ -16,8 +16,8 @@ def route(cache, slot, session_queue):  # type: ignore[no-untyped-def]
     """Set and return the queue of one block of a request that ends, from what is known then.
 
     Generated blocks go to evict-first until a later request matches them. Blocks of a session with several turns go to
-    `session_queue`. Of other requests (`session_queue` is evict-first), system prompts, tool definitions and what another
-    session has matched are structural; the rest is evicted first. Also keeps the largest structural offset.
+    `session_queue`. Of other requests (`session_queue` is evict-first), system prompts, tool definitions and what
+    another session has matched are structural; the rest is evicted first. Also keeps the largest structural offset.
     """
     block = cache.blocks[slot]
     queue = session_queue

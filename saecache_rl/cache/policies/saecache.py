@@ -99,7 +99,9 @@ def _space() -> ParamSpace:
         for t in TOKEN_TYPE_NAMES
     )
     mus = tuple(Param(f"mu.{k}", START_GAPS[k][0], -5.0, 12.0, "linear", f"mean of ln gap, {k}") for k in START_GAPS)
-    sigmas = tuple(Param(f"sigma.{k}", START_GAPS[k][1], 0.05, 5.0, "log", f"deviation of ln gap, {k}") for k in START_GAPS)
+    sigmas = tuple(
+        Param(f"sigma.{k}", START_GAPS[k][1], 0.05, 5.0, "log", f"deviation of ln gap, {k}") for k in START_GAPS
+    )
     gamma = Param("gamma", 1.0, 0.1, 8.0, "log", "how late reuse of structural blocks falls off with their offset")
     return ParamSpace((*alphas, *weights, *mus, *sigmas, gamma))
 
@@ -108,11 +110,11 @@ SPACE = _space()
 
 
 class SAECache(Policy):
-    """P(b) = alpha_q * w_tau * p_q(b) / dt over four queues; the lowest is evicted, the evict-first queue before all others.
+    """P(b) = alpha_q * w_tau * p_q(b) / dt over four queues; the lowest is evicted, evict-first before all others.
 
     dt = max(now - last access, 1 ms). In chat and agentic p_q = 1 - F_LN(dt; mu_q, sigma_q); in structural
-    p_q = 1 - (offset / max_offset)^gamma. Compared as logarithms, so that no score underflows. Ties: deeper, then older;
-    blocks of one class that are all younger than 1 ms go by time first.
+    p_q = 1 - (offset / max_offset)^gamma. Compared as logarithms, so that no score underflows. Ties: deeper, then
+    older; blocks of one class that are all younger than 1 ms go by time first.
 
     The paper starts reasoning at 0.022 and bounds weights by 0.1: the start here is the bound.
     """

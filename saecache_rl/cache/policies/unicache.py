@@ -64,7 +64,8 @@ SPACE = ParamSpace(
 class UniCache(Policy):
     """P(b) = alpha_q * p_q(b) over SAECache's queues, with no token types and no division by age.
 
-    Within a queue this is LRU, or deepest first in the structural one; what it can gain comes from the comparison of queues.
+    Within a queue this is LRU, or deepest first in the structural one; what it can gain comes from the comparison of
+    queues.
     """
 
     name = "unicache"
