@@ -14,7 +14,8 @@ from numba import types
 from saecache_rl.cache.ghosts import find_ghost, fingerprint_of, forget_ghost
 from saecache_rl.cache.layout import CACHE, CACHE_WORDS, INT, ON_ACCESS, ON_EVICT, ON_RELEASE, SCORE, Cache, cache_at
 from saecache_rl.cache.policy import Functions
-from saecache_rl.cache.pool import insert, match, release, release_unhashed, take, touch
+from saecache_rl.cache.pool import insert, match, release, release_unhashed, touch
+from saecache_rl.cache.victims import take
 from saecache_rl.compiled import kernel
 from saecache_rl.engines.stats import NUM_GAP_KINDS, NUM_OFFSET_BINS
 from saecache_rl.handles import Handle, array_addresses, array_at, function_addresses, function_at

@@ -20,7 +20,7 @@ from saecache_rl.vocabulary import NUM_QUEUES, NUM_TOKEN_TYPES
 from saecache_rl.workloads.sessions import Sessions, lineage
 from saecache_rl.workloads.trace import ENDED_FOR_TOOL, Trace
 
-#: From this probability on, a first turn counts as one of several.
+#: Above this probability a first turn counts as one of several; a predictor that knows nothing yet says 0.5.
 CONTINUES = 0.5
 
 
@@ -32,7 +32,7 @@ def _requests(trace: Trace, sessions: Sessions, continues: npt.NDArray[np.float6
     elif continues.shape != (count,) or not np.isfinite(continues).all():
         raise InputError(f"{trace.name}: the predictor must give {count} finite probabilities, one a request")
     else:
-        expected = (continues >= CONTINUES).astype(np.uint8)
+        expected = (continues > CONTINUES).astype(np.uint8)
     # The kind of a session when a gap began is that of its previous request.
     gap_kind = np.zeros(count, np.uint8)
     order = np.argsort(sessions.session, kind="stable")

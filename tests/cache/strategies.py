@@ -12,12 +12,17 @@ BLOCK = 2
 
 
 @st.composite
-def traces(draw: st.DrawFn, max_requests: int = 25, max_prompt: int = 12, max_reply: int = 5) -> Trace:
-    """Requests over an alphabet of two tokens, many of which extend an earlier request's tokens."""
+def traces(draw: st.DrawFn, max_requests: int = 25, max_prompt: int = 12, max_reply: int = 5, lead: int = 0) -> Trace:
+    """Requests over an alphabet of two tokens, many of which extend an earlier request's tokens.
+
+    All prompts of a trace begin with the same tokens, none or `lead` of them.
+    """
     builder = TraceBuilder(block_size=BLOCK)
     histories: list[list[tuple[int, TokenType]]] = []
     now = 0.0
     types = draw(st.lists(st.sampled_from(list(TokenType)), min_size=3, max_size=3))
+
+    beginning = [(7, types[0])] * draw(st.sampled_from([0, lead]))
 
     def tokens(least: int, most: int) -> list[tuple[int, TokenType]]:
         ids = draw(st.lists(st.integers(0, 1), min_size=least, max_size=most))
@@ -29,8 +34,9 @@ def traces(draw: st.DrawFn, max_requests: int = 25, max_prompt: int = 12, max_re
         if histories and draw(st.booleans()):
             start = draw(st.sampled_from(histories))
         prompt = (start + tokens(0 if start else 1, 4))[:max_prompt]
+        extended = beginning + prompt
         reply = tokens(0, max_reply)
         flags = draw(st.sampled_from([0, 0, HAS_TOOLS, ENDED_FOR_TOOL]))
-        builder.request(now, prompt, reply, flags=flags)
+        builder.request(now, extended, reply, flags=flags)
         histories.append(prompt + reply)
     return builder.trace()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from saecache_rl.cache.policies.lfu import LFU
 from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.cache.policies.optimum import Optimum
-from saecache_rl.cache.policies.saecache import SAECache
+from saecache_rl.cache.policies.saecache import SHALLOW, SAECache
 from saecache_rl.cache.policies.unicache import UniCache
 from saecache_rl.cache.policy import Policy
 from saecache_rl.engines.simulator import Simulator
@@ -47,15 +47,12 @@ def check_invariants(simulator: Simulator) -> None:
             assert (cache.ghost_table == ring).sum() == 1
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
-@settings(max_examples=150, deadline=None)
-@given(trace=traces(), extra=st.integers(0, 8), data=st.data())
-def test_victims_equal_a_scan_of_all_candidates(policy: Policy, trace: Trace, extra: int, data: st.DataObject) -> None:
+def check_against_scan(policy: Policy, trace: Trace, extra: int, data: st.DataObject) -> Simulator:
+    """Serve request by request, by the simulator and by the scan, and compare all slots after each."""
     space = policy.space()
     action = data.draw(st.lists(st.floats(-1, 1), min_size=len(space), max_size=len(space)))
     params = space.from_action(action)
     simulator = Simulator(trace, policy, int(trace.request_blocks.max()) + extra)
-    simulator_deepest = simulator.cache.pool
     naive = NaivePool(trace, simulator.sessions, policy.name, simulator.num_blocks, params.as_dict())
     for request in range(trace.num_requests):
         simulator.serve(1, params)
@@ -63,7 +60,21 @@ def test_victims_equal_a_scan_of_all_candidates(policy: Policy, trace: Trace, ex
         naive.serve(request)
         held = [-1 if slot is None else slot.identity for slot in naive.slots]
         assert simulator.cache.blocks["identity"].tolist() == held
-        assert simulator_deepest["deepest"][0] == naive.deepest
+        assert simulator.cache.pool["deepest"][0] == naive.deepest
         check_invariants(simulator)
     assert simulator.hit_blocks.tolist() == naive.hits
     assert simulator.evictions == len(naive.evicted)
+    return simulator
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
+@settings(max_examples=150, deadline=None)
+@given(trace=traces(), extra=st.integers(0, 8), data=st.data())
+def test_victims_equal_a_scan_of_all_candidates(policy: Policy, trace: Trace, extra: int, data: st.DataObject) -> None:
+    check_against_scan(policy, trace, extra, data)
+
+
+@settings(max_examples=60, deadline=None)
+@given(trace=traces(max_requests=12, lead=2 * SHALLOW + 6), extra=st.integers(0, 8), data=st.data())
+def test_deep_structural_leaves_are_scanned_exactly(trace: Trace, extra: int, data: st.DataObject) -> None:
+    check_against_scan(SAECache(), trace, extra, data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from saecache_rl.cache import pool
+from saecache_rl.cache import victims
 from saecache_rl.cache.layout import ON_RELEASE, SCORE
 from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.cache.policies.saecache import SAECache
@@ -192,12 +192,12 @@ def test_a_class_without_order_is_scanned_exactly(trace: Trace) -> None:
 
 def test_many_candidates_are_sampled_and_the_statistics_say_so() -> None:
     builder = TraceBuilder(2)
-    for i in range(3 * pool.EXACT_LIMIT):
+    for i in range(3 * victims.EXACT_LIMIT):
         builder.request(float(i), [(2 * i, TokenType.USER), (2 * i + 1, TokenType.USER)], [])
     trace = builder.trace()
-    scanned = Simulator(trace, Scanned(), pool.EXACT_LIMIT + 100)
+    scanned = Simulator(trace, Scanned(), victims.EXACT_LIMIT + 100)
     stats = scanned.serve(trace.num_requests)
     assert stats.sampled_choices == stats.evictions > 0
-    oldest = np.sort(scanned.cache.blocks["access"])[: pool.EXACT_LIMIT // 2]
+    oldest = np.sort(scanned.cache.blocks["access"])[: victims.EXACT_LIMIT // 2]
     # A sample of 64 finds something old: what survives is mostly recent.
     assert np.median(oldest) > trace.num_requests / 2
