@@ -51,7 +51,7 @@ def load(path: Path) -> dict[str, Any]:
         InputError: the file is absent, damaged, no checkpoint, or of another version.
     """
     try:
-        with np.load(path, allow_pickle=False) as data:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             header = json.loads(str(data["header"]))
             arrays = {name: data[name] for name in data.files if name != "header"}
         version = header["format"]

@@ -2,17 +2,16 @@
 
     python -m saecache_rl.compare +workload=agentic_shift 'agents=[lru,saecache,optimum]' num_blocks=sweep
 
-An entry of `agents` is the name of a file of conf/agent; or a variant of one, as text, ``NAME: AGENT OVERRIDE …``, or as
-a mapping ``{name: NAME, agent: AGENT, overrides: [OVERRIDE, …]}``. An override is one that `train` takes, of the agent
-(``agent/queue_weights=frozen``, ``agent.token_weights.rate=0.2``), the predictor, the window or the reward. On a command
-line it has to be in quotes:
+An entry of `agents` is the name of a file of conf/agent; or a variant of one, as text, ``NAME: AGENT OVERRIDE …``, or
+as a mapping ``{name: NAME, agent: AGENT, overrides: [OVERRIDE, …]}``. An override is one that `train` takes, of the
+agent (``agent/queue_weights=frozen``, ``agent.token_weights.rate=0.2``), the predictor, the window or the reward. On a
+command line it has to be in quotes:
 
     'agents=[saecache,"no_alpha: saecache agent/queue_weights=frozen"]'
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import traceback
@@ -34,7 +33,7 @@ from saecache_rl.errors import InputError, nearest
 from saecache_rl.settings import CompareSettings, refuse_used, write
 from saecache_rl.tracking.terminal import print_table, progress
 from saecache_rl.tracking.weights_and_biases import sinks
-from saecache_rl.workers import cores, run_all
+from saecache_rl.workers import Workers, cores
 
 JOURNAL = "journal.jsonl"
 _VARIABLE = ("agent", "predictor", "window", "reward")
@@ -60,38 +59,18 @@ def run(settings: CompareSettings, folder: Path) -> tuple[compare_report.Compari
     for entry in agents:
         runs.make_agent(entry.agent)  # refused here, not in every job
         runs.make(entry.predictor, "predictor")
-    workers = settings.workers or cores()
-    prepared = _prepare(settings, folder, workers)
-    if settings.resume is None:
-        write(settings, folder)
-
-    jobs = {job.key: job for job in _jobs(settings, folder, [*_references(settings), *agents], prepared)}
-    results = _journal(folder / JOURNAL)
-    waiting = [job for key, job in jobs.items() if key not in results]
-    failures: dict[str, str] = {}
-    try:
-        done = len(jobs) - len(waiting)
-        running = run_all(measure, waiting, workers)
-        with (
-            (folder / JOURNAL).open("a", encoding="utf-8") as journal,
-            contextlib.closing(running),
-            progress(f"{len(agents)} agents on {prepared[0].facts.workload}", len(jobs), "runs", done) as show,
-        ):
-            for end in running:
-                done += 1
-                if end.result is None:
-                    failures[end.job.title] = _describe(end.error)
-                    _note_failure(folder / "failures.log", end.job.title, end.error)
-                else:
-                    results[end.job.key] = end.result
-                    line = {"key": end.job.key, "run": end.job.title, "measured": asdict(end.result)}
-                    journal.write(json.dumps(line) + "\n")
-                    journal.flush()
-                    os.fsync(journal.fileno())
-                show(done, end.job.title)
-    except KeyboardInterrupt:
-        _comparison(settings, folder, agents, prepared, results).write_csv(folder / "results.csv")
-        raise
+    with Workers(settings.workers or cores()) as workers:
+        prepared = _prepare(settings, folder, workers)
+        if settings.resume is None:
+            write(settings, folder)
+        jobs = {job.key: job for job in _jobs(settings, folder, [*_references(settings), *agents], prepared)}
+        results = _journal(folder / JOURNAL)
+        failures: dict[str, str] = {}
+        try:
+            _measure(workers, jobs, results, failures, folder, f"{len(agents)} agents on {prepared[0].facts.workload}")
+        except KeyboardInterrupt:
+            _comparison(settings, folder, agents, prepared, results).write_csv(folder / "results.csv")
+            raise
 
     comparison = _comparison(settings, folder, agents, prepared, results)
     comparison.write_csv(folder / "results.csv")
@@ -103,6 +82,32 @@ def run(settings: CompareSettings, folder: Path) -> tuple[compare_report.Compari
     for tracker in sinks(settings.wandb):
         comparison.track(tracker, folder, asdict(settings), figures)
     return comparison, failures
+
+
+def _measure(
+    workers: Workers,
+    jobs: Mapping[str, Job],
+    results: dict[str, runs.Measured],
+    failures: dict[str, str],
+    folder: Path,
+    title: str,
+) -> None:
+    """Run the jobs that have no result yet; add to the results, to the journal, and to the failures."""
+    waiting = [job for key, job in jobs.items() if key not in results]
+    done = len(jobs) - len(waiting)
+    with (folder / JOURNAL).open("a", encoding="utf-8") as journal, progress(title, len(jobs), "runs", done) as show:
+        for end in workers.run(measure, waiting):
+            done += 1
+            if end.result is None:
+                failures[end.job.title] = _describe(end.error)
+                _note_failure(folder / "failures.log", end.job.title, end.error)
+            else:
+                results[end.job.key] = end.result
+                line = {"key": end.job.key, "run": end.job.title, "measured": asdict(end.result)}
+                journal.write(json.dumps(line) + "\n")
+                journal.flush()
+                os.fsync(journal.fileno())
+            show(done, end.job.title)
 
 
 def entries(settings: CompareSettings) -> list[Entry]:
@@ -189,7 +194,7 @@ def _references(settings: CompareSettings) -> list[Entry]:
     ]
 
 
-def _prepare(settings: CompareSettings, folder: Path, workers: int) -> list[Prepared]:
+def _prepare(settings: CompareSettings, folder: Path, workers: Workers) -> list[Prepared]:
     """Every seed's trace, in the order of the seeds."""
     wanted = [
         Preparation(
@@ -205,9 +210,8 @@ def _prepare(settings: CompareSettings, folder: Path, workers: int) -> list[Prep
     if len(wanted) == 1:
         return [prepare(wanted[0])]
     found: dict[int, Prepared] = {}
-    running = run_all(prepare, wanted, workers)
-    with contextlib.closing(running), progress("workloads", len(wanted), "seeds") as show:
-        for end in running:
+    with progress("workloads", len(wanted), "seeds") as show:
+        for end in workers.run(prepare, wanted):
             if end.error is not None:
                 raise end.error
             assert end.result is not None

@@ -15,6 +15,7 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -82,10 +83,17 @@ def _find_mistake(given: list[str], command: str, loader: ConfigLoader, needs_wo
             _check_choice(override, _options(loader, override.key_or_group))
         elif not override.is_delete():
             keys.append(override)
-    chosen = [o for p in groups if (o := p.input_line) is not None and not p.is_sweep_override()]
-    config = compose(command, overrides=chosen)
-    for override in keys:
+    plain = [p for p in groups if not p.is_sweep_override() and p.input_line is not None]
+    own = [p for p in plain if p.is_add() or p.key_or_group.split("/")[0] in _choices(command, loader)]
+    config = compose(command, overrides=[str(p.input_line) for p in own])
+    for override in [p for p in plain if p not in own] + keys:
         _check_key(override.key_or_group, config)
+
+
+def _choices(command: str, loader: ConfigLoader) -> set[str]:
+    """The groups that a command chooses from by itself."""
+    config = loader.load_configuration(command, [], RunMode.RUN)
+    return {group.split("/")[0] for group in config.hydra.runtime.choices}
 
 
 def _check_workload(parsed: list[Override], loader: ConfigLoader) -> None:

@@ -190,7 +190,7 @@ class Measured:
             sampled_choices=sampled_choices,
             wall_seconds=wall_seconds,
             block_accesses_per_second=float(trace.matchable_blocks.sum(dtype=np.int64)) / max(wall_seconds, 1e-9),
-            oracle=bool(agent.policy.oracle or getattr(predictor, "oracle", False)),
+            oracle=agent.policy.oracle or (agent.policy.uses_predictor and bool(predictor.oracle)),
             predictor=predictor_name(predictor),
         )
 

@@ -1,4 +1,4 @@
-"""Independent jobs over all local cores; a job that fails, or takes its process with it, takes no other along."""
+"""Independent jobs over local cores; a job that fails, or takes its process with it, takes no other along."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import multiprocessing.connection
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 Job = TypeVar("Job")
@@ -35,49 +36,61 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def run_all(
-    function: Callable[[Job], Result], jobs: Sequence[Job], workers: int
-) -> Generator[Done[Job, Result], None, None]:
-    """Yield each job with its result, in the order in which they end.
+class Workers:
+    """Worker processes, kept from one call of `run` to the next; leaving the context ends them, whatever they do.
 
-    A worker that dies (out of memory, say) fails the job that killed it; the others at that time are run again, alone.
-    When the consumer leaves early, by an exception too, the workers are ended.
-
-    Args:
-        function: importable by name, as the workers are fresh processes.
-        jobs: what to call it with.
-        workers: processes.
+    The processes are fresh ones (`spawn`): Python's fork server was seen to hang now and then when a worker had died.
     """
-    waiting = list(reversed(jobs))
-    suspects: list[Job] = []
-    while waiting or suspects:
-        alone = bool(suspects)
-        batch = [suspects.pop()] if alone else waiting
-        lost = yield from _run(function, batch, 1 if alone else workers)
-        if alone and lost:
-            yield Done(lost[0], error=RuntimeError("its process died; was there enough memory?"))
-        else:
-            suspects += lost
 
+    def __init__(self, count: int) -> None:
+        """Keep at most `count` processes; they start with the first job."""
+        self._count = count
+        self._pool: ProcessPoolExecutor | None = None
 
-def _run(
-    function: Callable[[Job], Result], waiting: list[Job], workers: int
-) -> Generator[Done[Job, Result], None, list[Job]]:
-    """Run `waiting`, last first, emptying it; return the jobs that were running when a worker died."""
-    pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=_context(), initializer=_begin_worker)
-    running: dict[Future[Result], Job] = {}
-    lost: list[Job] = []
-    try:
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def run(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Generator[Done[Job, Result], None, None]:
+        """Yield each job with its result, in the order in which they end.
+
+        A worker that dies (out of memory, say) fails the job that killed it; the others that ran at that time are run
+        again, alone.
+
+        Args:
+            function: importable by name, as the workers are fresh processes.
+            jobs: what to call it with.
+        """
+        waiting = list(reversed(jobs))
+        suspects: list[Job] = []
+        while waiting or suspects:
+            if not suspects:
+                suspects += yield from self._run(function, waiting, self._count)
+                continue
+            lost = yield from self._run(function, [suspects.pop()], 1)
+            for job in lost:
+                yield Done(job, error=RuntimeError("its process died; was there enough memory?"))
+
+    def _run(
+        self, function: Callable[[Job], Result], waiting: list[Job], at_once: int
+    ) -> Generator[Done[Job, Result], None, list[Job]]:
+        """Run `waiting`, last first, emptying it; return the jobs that were running when a worker died."""
+        running: dict[Future[Result], Job] = {}
+        lost: list[Job] = []
         while (waiting or running) and not lost:
-            while waiting and len(running) < workers:
-                job = waiting.pop()
+            while waiting and len(running) < at_once:
                 try:
-                    running[pool.submit(function, job)] = job
-                except BrokenProcessPool:
-                    waiting.append(job)
-                    break
-            if not running:
-                break
+                    running[self._processes().submit(function, waiting[-1])] = waiting[-1]
+                except BrokenProcessPool:  # one died while it had nothing to do
+                    if running:
+                        break
+                    self._end()
+                    continue
+                waiting.pop()
             ended, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
             for future in ended:
                 job = running.pop(future)
@@ -91,29 +104,25 @@ def _run(
                     yield Done(job, result)
         if lost:
             lost += running.values()
-        pool.shutdown(wait=True)
-    finally:
+            self._end()
+        return lost
+
+    def _processes(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._count, mp_context=context, initializer=_begin_worker)
+        return self._pool
+
+    def _end(self) -> None:
+        """End the processes, idle or busy."""
+        if self._pool is None:
+            return
+        pool, self._pool = self._pool, None
+        processes = list((pool._processes or {}).values())
         pool.shutdown(wait=False, cancel_futures=True)
-        _end(pool)
-    return lost
-
-
-def _end(pool: ProcessPoolExecutor) -> None:
-    """End what a pool that was left early still runs."""
-    processes: Iterable[Any] = (getattr(pool, "_processes", None) or {}).values()
-    for process in list(processes):
-        if process.is_alive():
-            process.terminate()
-
-
-def _context() -> Any:
-    methods = multiprocessing.get_all_start_methods()
-    if "forkserver" not in methods:
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    # Imported once, before the workers fork off.
-    context.set_forkserver_preload(["saecache_rl.compare_jobs"])
-    return context
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
 
 
 def _begin_worker() -> None:
