@@ -287,9 +287,9 @@ class Comparison:
             else f"{len(self._points)} capacities, {self.capacities[0]} to {self.capacities[-1]}"
         )
         return (
-            "Gap closed: the sum over capacities of (policy - LRU) over the sum of (optimum - LRU), of token hit ratios "
-            "on the same requests; beside it the mean of the ratios at each capacity. Worst: the least policy - LRU "
-            f"at any capacity and seed. Capacity: {capacities}, in blocks of {one.block_size} tokens. Ceiling (infinite "
-            f"cache): {ceiling:.2f} %. Sessions by {one.sessions}. An oracle sees requests to come; the optimum is the "
-            f"exact bound in hit blocks.{spread}"
+            "Gap closed: the sum over capacities of (policy - LRU) over the sum of (optimum - LRU), of token hit "
+            "ratios on the same requests; beside it the mean of the ratios at each capacity. Worst: the least policy "
+            f"- LRU at any capacity and seed. Capacity: {capacities}, in blocks of {one.block_size} tokens. Ceiling "
+            f"(infinite cache): {ceiling:.2f} %. Sessions by {one.sessions}. An oracle sees requests to come; the "
+            f"optimum is the exact bound in hit blocks.{spread}"
         )
