@@ -120,6 +120,7 @@ class SAECache(Policy):
     """
 
     name = "saecache"
+    uses_predictor = True
     ghosts = 1.0
 
     def functions(self) -> Functions:

@@ -69,6 +69,7 @@ class UniCache(Policy):
     """
 
     name = "unicache"
+    uses_predictor = True
     ghosts = 1.0
 
     def functions(self) -> Functions:
