@@ -16,23 +16,22 @@ from typing import Any
 import numba
 
 _PACKAGE = Path(__file__).parent
-#: What compiled code of a folder may call in other folders; anywhere else, a policy of somebody's own, calls the cache.
-_CALLS = {"engines": ("cache",), "workloads": (), "cache": (), "predictor": ()}
+#: Compiled code calls only what stands in its own folder, in the folders above that, and in these.
+_ALSO_CALLS = {"engines": ("cache",)}
 
 
 @cache
 def _digest(file: Path) -> str:
     """Digest of all sources that the compiled functions of `file` can have inlined."""
     sha = hashlib.sha256(numba.__version__.encode() + file.read_bytes())
-    folders = ["cache"]
-    if file.is_relative_to(_PACKAGE) and len(file.relative_to(_PACKAGE).parts) > 1:
-        own = file.relative_to(_PACKAGE).parts[0]
-        folders = [own, *_CALLS.get(own, ())]
-    for folder in folders:
-        for source in sorted((_PACKAGE / folder).rglob("*.py")):
-            sha.update(source.read_bytes())
-    for module in ("vocabulary.py", "compiled.py", "handles.py"):
-        sha.update((_PACKAGE / module).read_bytes())
+    folders = [_PACKAGE / "cache"]  # a policy of somebody's own calls the cache
+    if file.is_relative_to(_PACKAGE):
+        inside = file.relative_to(_PACKAGE).parts[:-1]
+        folders = [_PACKAGE.joinpath(*inside[: depth + 1]) for depth in range(len(inside))]
+        folders += [_PACKAGE / folder for folder in _ALSO_CALLS.get(inside[0] if inside else "", ())]
+    sources = [source for folder in folders for source in sorted(folder.glob("*.py"))]
+    for source in [*sources, *(_PACKAGE / name for name in ("vocabulary.py", "compiled.py", "handles.py"))]:
+        sha.update(source.read_bytes())
     return sha.hexdigest()
 
 

@@ -93,7 +93,7 @@ class Policy:
     name: ClassVar[str]
     #: True where it reads what a live engine could not know; every output says so.
     oracle: ClassVar[bool] = False
-    #: True where it reads `cache.request[0].continues`, so that a predictor that sees ahead makes its result an oracle's.
+    #: True where it reads `cache.request[0].continues`: a predictor that sees ahead then makes its result an oracle's.
     uses_predictor: ClassVar[bool] = False
     #: True: leaves only, so that resident blocks are whole prefixes.
     closed: ClassVar[bool] = True
