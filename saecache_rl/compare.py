@@ -61,6 +61,7 @@ def run(settings: CompareSettings, folder: Path) -> tuple[compare_report.Compari
         runs.make(entry.predictor, "predictor")
     with Workers(settings.workers or cores()) as workers:
         prepared = _prepare(settings, folder, workers)
+        _refuse_other_data(folder, prepared)
         if settings.resume is None:
             write(settings, folder)
         jobs = {job.key: job for job in _jobs(settings, folder, [*_references(settings), *agents], prepared)}
@@ -218,6 +219,16 @@ def _prepare(settings: CompareSettings, folder: Path, workers: Workers) -> list[
             found[end.job.seed] = end.result
             show(len(found), "")
     return [found[seed] for seed in settings.seeds]
+
+
+def _refuse_other_data(folder: Path, prepared: list[Prepared]) -> None:
+    """Keep the digests of the traces at the first start; refuse to go on with others."""
+    file = folder / "cache" / "traces.json"
+    digests = {str(trace.seed): trace.facts.digest for trace in prepared}
+    if not file.exists():
+        runs.write_json(file, digests)
+    elif json.loads(file.read_text(encoding="utf-8")) != digests:
+        raise InputError(f"{folder}: the workload's data has changed since the comparison began; start it anew")
 
 
 def _jobs(settings: CompareSettings, folder: Path, agents: list[Entry], prepared: list[Prepared]) -> list[Job]:

@@ -59,11 +59,12 @@ def progress(title: str, total: int, unit: str, done: int = 0) -> Iterator[Updat
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; the first column is text, the others are figures. Plain aligned text where it is piped."""
     if sys.stdout.isatty():
-        table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+        table = Table(box=SIMPLE_HEAD)
         for i, column in enumerate(columns):
             table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
         for row in rows:
             table.add_row(*row)
+        Console().print(title, style="bold", markup=False, highlight=False)
         Console().print(table, markup=False)
         return
     widths = [max(len(str(row[i])) for row in [columns, *rows]) for i in range(len(columns))]

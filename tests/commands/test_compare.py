@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.commands.support import QUIET, SMALL, finish, run, start, succeed
+from saecache_rl import runs
+from tests.commands.support import QUIET, SMALL, finish, run, start, succeed, train_settings
 from tests.commands.test_train import SUMMARY_KEYS, wait_for_lines
 
 VARIANT = "still: saecache agent/queue_weights=frozen window=50"
-ARGUMENTS = [*SMALL, "wandb.mode=disabled", f'agents=[saecache,lru,"{VARIANT}",optimum]', "seeds=[0,1]"]
+ARGUMENTS = [
+    *SMALL,
+    "wandb.mode=disabled",
+    f'agents=[saecache,lru,"{VARIANT}",optimum]',
+    "seeds=[0,1]",
+    "num_blocks=[3000,5000,8000]",
+]
 TIMES = {"wall_seconds", "block_accesses_per_second"}
 
 
@@ -24,9 +32,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return succeed(
-        "compare", [*ARGUMENTS, "num_blocks=sweep", "hydra.run.dir=whole"], tmp_path_factory.mktemp("compare")
-    )
+    return succeed("compare", [*ARGUMENTS, "hydra.run.dir=whole"], tmp_path_factory.mktemp("compare"))
 
 
 def test_the_folder_of_a_comparison(whole: Path) -> None:
@@ -60,9 +66,9 @@ def test_lru_and_the_optimum_run_once(whole: Path) -> None:
 
 def test_an_interrupted_comparison_loses_nothing(tmp_path: Path, whole: Path) -> None:
     for number in (signal.SIGKILL, signal.SIGINT):
-        process = start("compare", [*ARGUMENTS, "num_blocks=sweep", f"hydra.run.dir={number.name}"], tmp_path)
+        process = start("compare", [*ARGUMENTS, f"hydra.run.dir={number.name}"], tmp_path)
         folder = tmp_path / number.name
-        wait_for_lines(folder / "journal.jsonl", 20, process)
+        wait_for_lines(folder / "journal.jsonl", 6, process)
         process.send_signal(number)
         code, _, error = finish(process)
         if number == signal.SIGINT:
@@ -70,7 +76,7 @@ def test_an_interrupted_comparison_loses_nothing(tmp_path: Path, whole: Path) ->
             assert error == f"compare: interrupted; continue with: python -m saecache_rl.compare resume={folder}\n"
             assert rows(folder) != []
         kept = (folder / "journal.jsonl").read_bytes()
-        assert 20 <= kept.count(b"\n") < len(rows(whole))
+        assert 6 <= kept.count(b"\n") < len(rows(whole))
         (folder / "journal.jsonl").write_bytes(kept + b'{"key": "cut sho')
 
         code, _, error = run("compare", [f"resume={folder}"], tmp_path)
@@ -86,3 +92,23 @@ def test_compare_and_train_agree(tmp_path: Path, whole: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     for key in ("hit_tokens", "evictions", "trace_digest", "gap_closed"):
         assert str(summary[key]) == row[key]
+
+
+def test_sweep_and_auto_are_read_off_the_trace() -> None:
+    options = train_settings()
+    trace = runs.make_trace(options.workload, 0)
+    sweep = runs.capacities("sweep", trace, {})
+    assert sweep == sorted(set(sweep))
+    assert 2 <= len(sweep) <= 20
+    (auto,) = runs.capacities("auto", trace, {})
+    assert sweep[0] <= auto <= sweep[-1]
+    assert runs.capacities("auto", trace, {"num_blocks": auto + 1}) == [auto + 1]
+    assert runs.capacities([auto, 8e3], trace, {}) == [auto, 8000]
+
+
+def test_resume_refuses_other_data(tmp_path: Path, whole: Path) -> None:
+    shutil.copytree(whole, tmp_path / "copy")
+    (tmp_path / "copy" / "cache" / "traces.json").write_text('{"0": "of other data", "1": "of other data"}')
+    code, _, error = run("compare", [f"resume={tmp_path / 'copy'}"], tmp_path)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "the workload's data has changed" in error
