@@ -1,0 +1,206 @@
+"""Sessions of a live engine by lineage, online and in bounded memory; the rule of `saecache_rl.workloads.sessions`.
+
+What is remembered of a block, by fingerprint: which session alone has had it, and whose latest chain ends in it. Two
+tables take turns: what is used moves to the current one, and when that is full the other, whose blocks have not been
+used since, is forgotten. Sessions stand in a ring.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+
+from saecache_rl.compiled import kernel
+from saecache_rl.engines.vllm.nodes import Fingerprints
+
+_LONG = types.int64[::1]
+
+#: One remembered block.
+SEEN = np.dtype(
+    [
+        ("fingerprint", "i8"),  # -1: empty
+        ("toucher", "i4"),  # the only session that has had it; -1: none; -2: several have
+        ("tail_of", "i4"),  # the session whose latest chain ends here, or -1
+    ],
+    align=True,
+)
+#: One session, at its number modulo the ring's length.
+SESSION = np.dtype(
+    [
+        ("number", "i8"),  # -1: none
+        ("arrival", "f8"),  # of its latest request, seconds
+        ("prompt_tokens", "i8"),  # of its latest request
+        ("turn", "i4"),  # of its latest request
+        ("agentic", "u1"),
+    ],
+    align=True,
+)
+
+
+def _records(dtype: Any, dimensions: int = 1) -> Any:
+    import numba
+
+    return types.Array(numba.from_dtype(dtype), dimensions, "C")
+
+
+_SEEN, _SESSIONS = _records(SEEN, 2), _records(SESSION)
+# numbers: which table is current, how many blocks each holds, the next session's number
+CURRENT, COUNT, NEXT = 0, 1, 3
+
+
+@kernel(types.int64(types.int64, types.int64))
+def _home(fingerprint, mask):  # type: ignore[no-untyped-def]
+    return (fingerprint >> 8) & mask
+
+
+@kernel(types.int64(_SEEN, types.int64, types.int64))
+def _place(seen, which, fingerprint):  # type: ignore[no-untyped-def]
+    """Where a fingerprint is, or would be put, in one table."""
+    mask = seen.shape[1] - 1
+    place = _home(fingerprint, mask)
+    while seen[which, place].fingerprint != -1 and seen[which, place].fingerprint != fingerprint:
+        place = (place + 1) & mask
+    return place
+
+
+@kernel(types.int64(_SEEN, _LONG, types.int64))
+def _remember(seen, numbers, fingerprint):  # type: ignore[no-untyped-def]
+    """Place of a fingerprint in the current table, where it is put if it was not there."""
+    current = numbers[CURRENT]
+    place = _place(seen, current, fingerprint)
+    entry = seen[current, place]
+    if entry.fingerprint == -1:
+        entry.fingerprint = fingerprint
+        entry.toucher = -1
+        entry.tail_of = -1
+        numbers[COUNT + current] += 1
+        before = seen[1 - current, _place(seen, 1 - current, fingerprint)]
+        if before.fingerprint == fingerprint:
+            entry.toucher = before.toucher
+            entry.tail_of = before.tail_of
+    return place
+
+
+@kernel(types.void(_SEEN, _LONG, types.int64))
+def _make_room(seen, numbers, wanted):  # type: ignore[no-untyped-def]
+    """Change tables if the current one would be more than half full."""
+    if numbers[COUNT + numbers[CURRENT]] + wanted <= seen.shape[1] // 2:
+        return
+    numbers[CURRENT] = 1 - numbers[CURRENT]
+    numbers[COUNT + numbers[CURRENT]] = 0
+    for place in range(seen.shape[1]):
+        seen[numbers[CURRENT], place].fingerprint = -1
+
+
+@kernel(types.void(_SEEN, _LONG, types.int64, _LONG, types.boolean))
+def _touch(seen, numbers, own, chain, ends):  # type: ignore[no-untyped-def]
+    """Session `own` has the blocks of `chain`, which is all of its request if `ends`."""
+    _make_room(seen, numbers, len(chain))
+    current = numbers[CURRENT]
+    tail = -1
+    for i in range(len(chain)):
+        tail = _remember(seen, numbers, chain[i])
+        entry = seen[current, tail]
+        if entry.toucher != own:
+            entry.toucher = own if entry.toucher == -1 else -2
+    if ends and tail >= 0:
+        seen[current, tail].tail_of = own
+
+
+@kernel(types.int64(_SEEN, _LONG, _SESSIONS, types.int64, _LONG, types.int64))
+def _begin(seen, numbers, sessions, hinted, prompt, prompt_tokens):  # type: ignore[no-untyped-def]
+    """The session of a request that begins: `hinted` if that is not negative, else by lineage; touches its prompt."""
+    own = hinted
+    if own < 0:
+        _make_room(seen, numbers, len(prompt))
+        current = numbers[CURRENT]
+        for i in range(len(prompt) - 1, -1, -1):
+            entry = seen[current, _remember(seen, numbers, prompt[i])]
+            candidate = entry.tail_of
+            if candidate >= 0 and entry.toucher == candidate:
+                record = sessions[candidate % len(sessions)]
+                # A prompt that is no longer than the session's latest does not extend it, whatever they share.
+                if record.number == candidate and prompt_tokens > record.prompt_tokens:
+                    own = np.int64(candidate)
+                    entry.tail_of = -1
+                break
+    if own < 0:
+        own = numbers[NEXT]
+        numbers[NEXT] += 1
+        sessions[own % len(sessions)].number = own
+        sessions[own % len(sessions)].turn = -1
+        sessions[own % len(sessions)].agentic = 0
+    sessions[own % len(sessions)].prompt_tokens = prompt_tokens
+    _touch(seen, numbers, own, prompt, False)
+    return own
+
+
+class Known(NamedTuple):
+    """A request's place in its session.
+
+    session: its number. turn: 0 for the first request. gap_seconds: since the previous request's arrival, nan at
+    turn 0. was_agentic: whether the session had had tools before this request.
+    """
+
+    session: int
+    turn: int
+    gap_seconds: float
+    was_agentic: bool
+
+
+class LiveSessions:
+    """Finds each request's session as it arrives.
+
+    `begin` when a request is scheduled for the first time, `end` when it is over. Requests that are over before the
+    next begins get the sessions that `lineage` finds in the trace of them.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        """Remember at least the 2 `num_blocks` latest blocks, at most twice as many, and as many sessions."""
+        room = 1 << max(2 * num_blocks, 4096).bit_length()
+        self._seen = np.zeros((2, 2 * room), SEEN)
+        self._seen["fingerprint"] = -1
+        self._sessions = np.zeros(room, SESSION)
+        self._sessions["number"] = -1
+        self._numbers = np.zeros(4, np.int64)
+        self._hinted: OrderedDict[str, int] = OrderedDict()
+
+    def begin(self, prompt: Fingerprints, prompt_tokens: int, arrival: float, hint: str | None = None) -> Known:
+        """A request begins.
+
+        Args:
+            prompt: (n,) fingerprints of its prompt's full blocks.
+            prompt_tokens: tokens of its prompt.
+            arrival: seconds, on any clock that does not change.
+            hint: the client's name for the session; None: by lineage.
+        """
+        hinted = -1 if hint is None else self._number_of(hint)
+        session = int(_begin(self._seen, self._numbers, self._sessions, hinted, prompt, prompt_tokens))
+        record = self._sessions[session % len(self._sessions)]
+        if hint is not None:
+            self._hinted[hint] = session
+        turn = int(record["turn"]) + 1
+        gap = arrival - float(record["arrival"]) if turn else float("nan")
+        record["turn"], record["arrival"] = turn, arrival
+        return Known(session, turn, gap, bool(record["agentic"]))
+
+    def _number_of(self, hint: str) -> int:
+        """The session that a client's name stands for, -1 if it is new or forgotten."""
+        known = self._hinted.get(hint, -1)
+        if known >= 0:
+            self._hinted.move_to_end(hint)
+            if self._sessions[known % len(self._sessions)]["number"] != known:
+                known = -1
+        elif len(self._hinted) >= len(self._sessions):
+            self._hinted.popitem(last=False)
+        return known
+
+    def end(self, session: int, chain: Fingerprints, agentic: bool) -> None:
+        """A request is over; `chain` are all its full blocks, generated ones included."""
+        _touch(self._seen, self._numbers, session, chain, True)
+        record = self._sessions[session % len(self._sessions)]
+        if record["number"] == session and agentic:
+            record["agentic"] = 1
