@@ -64,6 +64,17 @@ def array_at(array_type: types.Array, columns: int = 0) -> Callable[[int, int], 
     return array  # type: ignore[no-any-return]
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def address_of(typing_context: Any, array: Any) -> Any:
+    """For compiled code: the address of an array's first row."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        struct = make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.ptrtoint(struct.data, context.get_value_type(types.int64))
+
+    return types.int64(array), build
+
+
 def function_at(prototype: Any) -> Callable[[int, int], Any]:
     """For compiled code: the function of this signature at the two addresses."""
     function_type = types.FunctionType(prototype)

@@ -1,0 +1,178 @@
+"""The blocks that the policy knows of: a hash table, the list by last access, and who holds which index curve.
+
+The list forgets its least recent entries once it is longer than `GHOSTS` times the pool. An entry that is still
+resident then stays known, unlisted, until it leaves. The list's first part is the shadow LRU: a cache under LRU with
+prefix closure holds exactly the latest blocks of this list.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from saecache_rl.cache.policies.hazard.layout import CENSORED, GHOSTS, IN_LRU, IN_SHADOW, LISTED, STATE, UNUSED
+from saecache_rl.compiled import kernel
+
+INT = types.int64
+
+
+@kernel(inline="always")
+def home(fingerprint, mask):  # type: ignore[no-untyped-def]
+    """Where a fingerprint belongs in the table; multiplicative hashing, Knuth TAOCP 3, 6.4."""
+    return np.int64((np.uint64(fingerprint) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
+
+
+@kernel(INT(STATE, INT), forceinline=True)
+def find(state, fingerprint):  # type: ignore[no-untyped-def]
+    """The entry of a fingerprint, -1 if it is not known."""
+    table = state.table
+    mask = len(table) - 1
+    place = home(fingerprint, mask)
+    while table[place] >= 0:
+        if state.entries[table[place]].fingerprint == fingerprint:
+            return np.int64(table[place])
+        place = (place + 1) & mask
+    return np.int64(-1)
+
+
+@kernel(types.void(STATE, INT))
+def forget(state, e):  # type: ignore[no-untyped-def]
+    """Give an entry back: it is neither listed nor resident. Its segment, if still unused, is censored."""
+    entry = state.entries[e]
+    segment = state.segments[entry.segment % len(state.segments)]
+    if entry.segment >= 0 and segment.number == entry.segment and segment.entry == e and segment.used == UNUSED:
+        segment.used = CENSORED
+    table = state.table
+    mask = len(table) - 1
+    place = home(entry.fingerprint, mask)
+    while table[place] != e:
+        place = (place + 1) & mask
+    hole = place
+    table[hole] = -1
+    place = (place + 1) & mask
+    while table[place] >= 0:
+        wanted = home(state.entries[table[place]].fingerprint, mask)
+        # A follower may fill the hole unless its home lies after the hole on the way to it.
+        if ((place - wanted) & mask) >= ((place - hole) & mask):
+            table[hole] = table[place]
+            table[place] = -1
+            hole = place
+        place = (place + 1) & mask
+    entry.fingerprint = -1
+    entry.older = state.head[0].free_entry
+    state.head[0].free_entry = e
+
+
+@kernel(INT(STATE, INT), forceinline=True)
+def remember(state, fingerprint):  # type: ignore[no-untyped-def]
+    """A new entry that nothing is known of; neither listed nor resident."""
+    e = state.head[0].free_entry
+    entry = state.entries[e]
+    state.head[0].free_entry = entry.older
+    entry.fingerprint = fingerprint
+    entry.time = 0.0
+    entry.segment = -1
+    entry.log_interval = np.nan
+    entry.lineage = -1
+    entry.copies = 0
+    entry.newer = -1
+    entry.older = -1
+    entry.parent = -1
+    entry.children = 0
+    entry.leaf = -1
+    entry.curve = -1
+    entry.count = 0
+    entry.lineages = 0
+    entry.flags = 0
+    mask = len(state.table) - 1
+    place = home(fingerprint, mask)
+    while state.table[place] >= 0:
+        place = (place + 1) & mask
+    state.table[place] = e
+    return e
+
+
+@kernel(types.void(STATE, INT), forceinline=True)
+def unlist(state, e):  # type: ignore[no-untyped-def]
+    """Take an entry out of the list, and so out of the shadow LRU."""
+    head = state.head[0]
+    entry = state.entries[e]
+    if entry.flags & IN_LRU:
+        head.lru_held -= 1
+        if head.lru_last == e:
+            head.lru_last = entry.newer
+    if entry.newer >= 0:
+        state.entries[entry.newer].older = entry.older
+    else:
+        head.newest = entry.older
+    if entry.older >= 0:
+        state.entries[entry.older].newer = entry.newer
+    else:
+        head.oldest = entry.newer
+    entry.flags &= 255 - LISTED - IN_LRU
+    head.listed -= 1
+
+
+@kernel(types.void(STATE, INT), forceinline=True)
+def enlist(state, e):  # type: ignore[no-untyped-def]
+    """Put an entry at the recent end of the list, and so into the shadow LRU."""
+    head = state.head[0]
+    entry = state.entries[e]
+    entry.newer = -1
+    entry.older = head.newest
+    if head.newest >= 0:
+        state.entries[head.newest].newer = e
+    else:
+        head.oldest = e
+    head.newest = e
+    head.listed += 1
+    head.lru_held += 1
+    if head.lru_last < 0:
+        head.lru_last = e
+    entry.flags |= LISTED | IN_LRU
+
+
+@kernel(types.void(STATE, INT), forceinline=True)
+def forget_if_gone(state, e):  # type: ignore[no-untyped-def]
+    """Forget an entry that is neither listed nor resident in the pool or the shadow."""
+    entry = state.entries[e]
+    if entry.flags & (LISTED | IN_SHADOW) == 0 and entry.copies == 0:
+        forget(state, e)
+
+
+@kernel(types.void(STATE, INT))
+def trim(state, num_blocks):  # type: ignore[no-untyped-def]
+    """Bring the shadow LRU and the list back to their sizes."""
+    head = state.head[0]
+    # One block of the pool goes to the partial last block of the request that comes.
+    while head.lru_held > max(num_blocks - 1, 1):
+        last = state.entries[head.lru_last]
+        last.flags &= 255 - IN_LRU
+        head.lru_last = last.newer
+        head.lru_held -= 1
+    while head.listed > GHOSTS * num_blocks:
+        e = head.oldest
+        unlist(state, e)
+        forget_if_gone(state, e)
+
+
+@kernel(types.void(STATE, INT), forceinline=True)
+def drop_curve(state, e):  # type: ignore[no-untyped-def]
+    """Let go of an entry's index curve; the last holder gives it back."""
+    curve = state.entries[e].curve
+    if curve < 0:
+        return
+    state.entries[e].curve = -1
+    state.holders[curve] -= 1
+    if state.holders[curve] == 0:
+        state.curve_free[state.head[0].free_curves] = curve
+        state.head[0].free_curves += 1
+
+
+@kernel(types.void(STATE, INT), forceinline=True)
+def drop_if_unheld(state, e):  # type: ignore[no-untyped-def]
+    """After an entry has left the pool or the shadow: let go of what only a resident block needs."""
+    entry = state.entries[e]
+    if entry.copies == 0 and entry.flags & IN_SHADOW == 0:
+        drop_curve(state, e)
+        forget_if_gone(state, e)

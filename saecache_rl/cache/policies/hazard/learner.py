@@ -1,0 +1,129 @@
+"""The additive hazard: a logistic model of use by age group, learned online from whole cohorts.
+
+z(g) = A_g + sum over features k of V[f_k] + U[f_k, region(g)]; P(used in g | not before) = 1 / (1 + e^-z). A segment
+gives an example for group g when it has passed the group's end, used then or not, and not a moment earlier: counted at
+the use, the uses of a cohort would come before its failures, and every hazard would be too high at first. AdaGrad
+(Duchi et al., JMLR 2011) with one step size each for A, U, V.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import types
+
+from saecache_rl.cache.policies.hazard.features import ROWS, features_of
+from saecache_rl.cache.policies.hazard.index import GROUP_ENDS
+from saecache_rl.cache.policies.hazard.layout import CENSORED, GROUPS, HEADS, INTS, LEVEL_ROWS, REALS, STATE, UNUSED
+from saecache_rl.compiled import kernel
+
+REGIONS = 7
+#: Region of each group: ages share a feature's U within one.
+REGION = tuple(int(np.clip(math.floor((math.log(e) - math.log(1.5)) / 1.3), 0, REGIONS - 1)) for e in GROUP_ENDS)
+
+# Places in `cache.reals`.
+BASE = 0  # A_g
+BASE_SQUARES = BASE + GROUPS  # sums of squared gradients
+SEEN = BASE_SQUARES + GROUPS  # weight of the examples of each group
+WEIGHTS = SEEN + GROUPS  # ROWS rows of V, U by region, and the sums of squared gradients of both
+ROW = 2 * (1 + REGIONS)
+SQUARES = 1 + REGIONS
+NUM_REALS = WEIGHTS + ROWS * ROW
+
+# Places in `cache.params`.
+STEP_BASE, STEP_REGION, STEP_FEATURE = range(3)
+
+#: P(used in a group) before anything is learned: constant per group of log age, a hazard like 1 / age, so LRU.
+START = math.log(0.15 / 0.85)
+SHRINK = 1e-4  # L2
+#: Ages without evidence go on from the age before, falling by this much in z, with the weight of so many examples.
+FALL = 0.6
+PRIOR = 20.0
+#: Beyond this, a z is certain, and exp is out of the way of overflow.
+LIMIT = 30.0
+
+
+def start() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """`cache.reals` before anything is learned."""
+    reals = np.zeros(NUM_REALS, np.float64)
+    reals[BASE:BASE_SQUARES] = START
+    reals[BASE_SQUARES:SEEN] = 1.0
+    rows = reals[WEIGHTS:].reshape(ROWS, ROW)
+    rows[:, SQUARES:] = 1.0
+    return reals
+
+
+@kernel(types.float64(types.float64), forceinline=True)
+def sigmoid(z):  # type: ignore[no-untyped-def]
+    """1 / (1 + e^-z), with z held within +-LIMIT."""
+    return 1.0 / (1.0 + math.exp(-min(max(z, -LIMIT), LIMIT)))
+
+
+@kernel(types.void(REALS, REALS, INTS, types.int64, types.int64, types.float64, types.float64))
+def learn_additive(reals, params, ids, count, g, y, weight):  # type: ignore[no-untyped-def]
+    """One example: used in group g (y = 1) or not (0)."""
+    u = 1 + REGION[g]
+    z = reals[BASE + g]
+    for k in range(count):
+        row = WEIGHTS + ids[k] * ROW
+        z += reals[row] + reals[row + u]
+    slope = weight * (sigmoid(z) - y)
+    at = reals[BASE + g]
+    reals[BASE_SQUARES + g] += slope * slope
+    reals[BASE + g] = at - params[STEP_BASE] * slope / math.sqrt(reals[BASE_SQUARES + g])
+    reals[SEEN + g] += weight
+    step_v = params[STEP_FEATURE]
+    step_u = params[STEP_REGION]
+    for k in range(count):
+        row = WEIGHTS + ids[k] * ROW
+        gradient = slope + SHRINK * weight * reals[row]
+        reals[row + SQUARES] += gradient * gradient
+        reals[row] -= step_v * gradient / math.sqrt(reals[row + SQUARES])
+        gradient = slope + SHRINK * weight * reals[row + u]
+        reals[row + SQUARES + u] += gradient * gradient
+        reals[row + u] -= step_u * gradient / math.sqrt(reals[row + SQUARES + u])
+
+
+@kernel(types.void(REALS, INTS, types.int64, REALS))
+def predict_additive(reals, ids, count, hazard):  # type: ignore[no-untyped-def]
+    """Write P(used in g | not before) for each group to `hazard`."""
+    for g in range(GROUPS):
+        hazard[g] = 0.0
+    for k in range(count):
+        row = WEIGHTS + ids[k] * ROW
+        v = reals[row]
+        for g in range(GROUPS):
+            hazard[g] += v + reals[row + 1 + REGION[g]]
+    before = 0.0
+    for g in range(GROUPS):
+        base = reals[BASE + g]
+        if g > 0:
+            seen = reals[SEEN + g]
+            base = (seen * base + PRIOR * (before - FALL)) / (seen + PRIOR)
+        before = base
+        hazard[g] = sigmoid(base + hazard[g])
+
+
+@kernel(types.void(STATE, REALS, REALS, types.float64))
+def learn(state, reals, params, now):  # type: ignore[no-untyped-def]
+    """Learn from every segment that has passed the end of a group since the last time."""
+    head = state.head[0]
+    segments = state.segments
+    size = len(segments)
+    made = head.segments
+    for g in range(GROUPS):
+        number = max(state.pointers[g], made - size)
+        while number < made:
+            place = number % size
+            segment = segments[place]
+            if segment.time + GROUP_ENDS[g] > now:
+                break
+            number += 1
+            used = segment.used
+            if used == CENSORED or used < g:
+                continue
+            count = features_of(state.levels, place, head.features, state.ids)
+            y = 1.0 if used == g else 0.0
+            learn_additive(reals, params, state.ids, count, g, y, segment.weight)
+        state.pointers[g] = number

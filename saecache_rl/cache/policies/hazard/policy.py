@@ -1,0 +1,161 @@
+"""The policy that joins the parts, and what of it can be set."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from saecache_rl.cache.layout import ON_EVICT, ON_RELEASE, SCORE
+from saecache_rl.cache.params import Param, ParamSpace
+from saecache_rl.cache.policies.hazard import features, index, learner
+from saecache_rl.cache.policies.hazard.entries import drop_if_unheld, trim
+from saecache_rl.cache.policies.hazard.guard import BY_HAZARD, BY_RELEASE, admit, judge, leading, make_room
+from saecache_rl.cache.policies.hazard.index import place_of, worth
+from saecache_rl.cache.policies.hazard.layout import IN_SHADOW, allocate, state_at, view
+from saecache_rl.cache.policies.hazard.learner import learn
+from saecache_rl.cache.policies.hazard.segments import look_up, record, request_before
+from saecache_rl.cache.policy import Functions, Policy
+from saecache_rl.compiled import kernel
+from saecache_rl.errors import InputError, nearest
+
+
+@kernel(SCORE)
+def score(cache, slots, size, scores):  # type: ignore[no-untyped-def]
+    """The index of each block at its age; a spare copy is worth nothing; LRU's key where the guard has LRU in force."""
+    state = state_at(cache)
+    blocks = cache.blocks
+    now = cache.pool[0].now
+    time, place = -1.0, 0.0
+    for i in range(size):
+        slot = slots[i]
+        block = blocks[slot]
+        if block.cls == BY_RELEASE:
+            scores[i] = block.key
+            continue
+        entry = state.entries[state.slots[slot].entry]
+        if cache.first[block.identity] != slot:
+            scores[i] = -math.inf
+            continue
+        if entry.time != time:
+            time = entry.time
+            place = place_of(now - time)
+        scores[i] = worth(state.curves, np.int64(entry.curve), place)
+
+
+@kernel(ON_RELEASE)
+def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
+    """Learn up to now, let the shadows serve the request, then make its segments and their curves."""
+    if size == 0:
+        return
+    state = state_at(cache)
+    head = state.head[0]
+    num_blocks = len(state.slots)
+    now = cache.blocks[chain[0]].time
+    learn(state, cache.reals, cache.params, now)
+    known = look_up(cache, state, chain, size)
+    prompt = min(cache.request[0].prompt_blocks, size)
+    before = request_before(state, known, prompt)
+    held = 0
+    if head.guarded == 1:
+        judge(cache, state, prompt)
+        held = leading(state, size, IN_SHADOW)
+        make_room(state, size, held, now)
+    record(cache, state, chain, size, known, before, now, cache.reals)
+    if head.guarded == 1:
+        admit(state, size, held)
+    trim(state, num_blocks)
+    release = cache.pool[0].release
+    cls = BY_HAZARD if head.by_hazard == 1 else BY_RELEASE
+    for i in range(size):
+        state.slots[chain[i]].release = release
+        block = cache.blocks[chain[i]]
+        block.cls = cls
+        block.key = release
+
+
+@kernel(ON_EVICT)
+def on_evict(cache, victims, size):  # type: ignore[no-untyped-def]
+    """Entries learn that a slot of theirs is gone."""
+    state = state_at(cache)
+    for i in range(size):
+        slot = state.slots[victims[i]]
+        e = np.int64(slot.entry)
+        slot.entry = -1
+        if e >= 0:
+            state.entries[e].copies -= 1
+            drop_if_unheld(state, e)
+
+
+_STEPS = (
+    Param("step.base", 0.10, 1e-3, 1.0, "log", "AdaGrad step of the hazard of each age"),
+    Param("step.region", 0.05, 1e-3, 1.0, "log", "AdaGrad step of a feature's weight for a region of ages"),
+    Param("step.feature", 0.025, 1e-3, 1.0, "log", "AdaGrad step of a feature's weight for all ages"),
+)
+_GUARD = (
+    Param("guard.window", 4000.0, 100.0, 1e5, "log", "requests that the guard looks back on"),
+    Param("guard.margin", 0.0005, 1e-6, 0.1, "log", "share of the blocks asked for by which an order must lead"),
+)
+SPACE = ParamSpace(_STEPS)
+GUARDED_SPACE = ParamSpace(_STEPS + _GUARD)
+FEATURE_SETS = {"all": features.NAMES, "twelve": features.TWELVE}
+
+
+class Hazard(Policy):
+    """Evicts the block whose Gittins index is lowest, from an online hazard of the time to its next use.
+
+    Every block's time to next use is learned, also that of evicted blocks, as a function of features that are known
+    when its request is released: `features`. The hazard gives each block a curve of its worth by age (`index`), and
+    the leaf whose curve is lowest at its age goes. See `docs/adaptive.md`.
+    """
+
+    name = "hazard"
+    guarded = False
+
+    def __init__(self, features: str = "all", index: str = "gittins") -> None:
+        """Choose the features (all, twelve) and the index (gittins, forever, return, hazard).
+
+        Raises:
+            InputError: another name.
+        """
+        self.features = _choice("features", features, FEATURE_SETS)
+        self.index = _choice("index", index, INDEX_KINDS)
+
+    def functions(self) -> Functions:
+        """The compiled functions."""
+        return Functions(score=score, on_release=on_release, on_evict=on_evict)
+
+    def classes(self) -> tuple[bool, ...]:
+        """One that is scored; with a guard another, ordered by release."""
+        return (False, True) if self.guarded else (False,)
+
+    def space(self) -> ParamSpace:
+        """The learner's steps, and the guard's window and margin."""
+        return GUARDED_SPACE if self.guarded else SPACE
+
+    def state(self, num_blocks: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """What the learner knows, and everything else."""
+        ints = allocate(num_blocks, self.guarded)
+        head = view(ints).head
+        head["features"] = features.mask_of(FEATURE_SETS[self.features])
+        head["index"] = index.KINDS[self.index]
+        head["guarded"] = self.guarded
+        head["by_hazard"] = not self.guarded
+        return learner.start(), ints
+
+
+class GuardedHazard(Hazard):
+    """`Hazard` that falls back to LRU's order where its shadow hits less than LRU's: the policy of agent `adaptive`."""
+
+    name = "adaptive"
+    guarded = True
+
+
+INDEX_KINDS = index.KINDS
+
+
+def _choice(option: str, name: str, known: dict[str, object]) -> str:
+    if name not in known:
+        raise InputError(f"policy hazard: {option} is '{name}'{nearest(name, known)}; one of {', '.join(known)}")
+    return name
