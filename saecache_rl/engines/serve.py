@@ -119,6 +119,15 @@ def _count(cache, counters, chain, hits, prompt, matchable, tokens, block_size):
                         counters.offsets[0, _bin(ghost.offset, deepest)] += 1
 
 
+@kernel(inline="always")
+def _inserts_again(cache, identities, begin, end):  # type: ignore[no-untyped-def]
+    """Whether one of ``identities[begin:end]`` is resident."""
+    for i in range(begin, end):
+        if cache.first[identities[i]] >= 0:
+            return True
+    return False
+
+
 @kernel(types.void(COUNTERS, types.float64, INT))
 def _count_gap(counters, gap, kind):  # type: ignore[no-untyped-def]
     if gap > 0.0:
@@ -214,19 +223,30 @@ def serve(handle, block_size, begin, end):  # type: ignore[no-untyped-def]
                 ring = find_ghost(cache, fingerprint_of(cache, prompt[i]))
                 if ring >= 0:
                     forget_ghost(cache, ring)
+        # A prompt takes its blocks at once, a reply one by one, each after the last has been inserted. That makes a
+        # difference only where inserting a block again lays an older copy open, so that usually all are taken at once.
+        size = full + len(generated)
         need = requests.request_blocks[r] - hits
-        if take(cache, score, on_evict, need, work.taken, work.slots, work.scores) < need:
+        got = need
+        if _inserts_again(cache, prompt, hits, full) or _inserts_again(cache, generated, 0, size - full):
+            got = min(need, (tokens + block_size - 1) // block_size - hits)
+        if take(cache, score, on_evict, got, work.taken, work.slots, work.scores) < got:
             return r - begin
         used = 0
         for i in range(hits, full):
             chain[i] = work.taken[used]
             insert(cache, chain[i], prompt[i], False)
             used += 1
-        size = full + len(generated)
         for i in range(full, size):
+            if used == got:
+                if take(cache, score, on_evict, 1, work.taken[used:], work.slots, work.scores) < 1:
+                    return r - begin
+                got += 1
             chain[i] = work.taken[used]
             insert(cache, chain[i], generated[i - full], True)
             used += 1
+        if got < need and take(cache, score, on_evict, 1, work.taken[got:], work.slots, work.scores) < 1:
+            return r - begin
         release(cache, on_release, chain, size)
         for i in range(need - 1, used - 1, -1):
             release_unhashed(cache, work.taken[i])

@@ -198,10 +198,13 @@ class NaivePool:
         new = [(b, False) for b in prompt[len(chain) :]] + [(b, True) for b in generated]
         total = int(t.prompt_tokens[r]) + (max(int(t.output_tokens[r]), 1) - 1 if generated else 0)
         partial = total % t.block_size != 0
-        taken = [self.take() for _ in range(len(new) + partial)]
-        for i, (identity, by_decoding) in zip(taken, new, strict=False):
+        # A prompt takes all its blocks before any is inserted, a reply each when it needs it.
+        taken = [self.take() for _ in range(-(-int(t.prompt_tokens[r]) // t.block_size) - len(chain))]
+        for n, (identity, by_decoding) in enumerate(new):
+            if n == len(taken):
+                taken.append(self.take())
             self.inserted += 1
-            self.slots[i] = Slot(
+            self.slots[taken[n]] = Slot(
                 identity,
                 int(t.offset[identity]),
                 int(t.token_type[identity]),
@@ -212,7 +215,9 @@ class NaivePool:
                 accessed_by=r,
                 inserted=self.inserted,
             )
-            chain.append(i)
+            chain.append(taken[n])
+        if partial and len(taken) == len(new):
+            taken.append(self.take())
         self.release += 1
         for i in chain:
             slot = self.slots[i]
