@@ -49,6 +49,7 @@ def _records(dtype: Any, dimensions: int = 1) -> Any:
 _SEEN, _SESSIONS = _records(SEEN, 2), _records(SESSION)
 # numbers: which table is current, how many blocks each holds, the next session's number
 CURRENT, COUNT, NEXT = 0, 1, 3
+BY_LINEAGE, NEW = -1, -2
 
 
 @kernel(types.int64(types.int64, types.int64))
@@ -112,9 +113,9 @@ def _touch(seen, numbers, own, chain, ends):  # type: ignore[no-untyped-def]
 
 @kernel(types.int64(_SEEN, _LONG, _SESSIONS, types.int64, _LONG, types.int64))
 def _begin(seen, numbers, sessions, hinted, prompt, prompt_tokens):  # type: ignore[no-untyped-def]
-    """The session of a request that begins: `hinted` if that is not negative, else by lineage; touches its prompt."""
+    """The session of a request that begins, whose prompt it then has: `hinted`, a NEW one, or BY_LINEAGE."""
     own = hinted
-    if own < 0:
+    if own == BY_LINEAGE:
         _make_room(seen, numbers, len(prompt))
         current = numbers[CURRENT]
         for i in range(len(prompt) - 1, -1, -1):
@@ -177,7 +178,7 @@ class LiveSessions:
             arrival: seconds, on any clock that does not change.
             hint: the client's name for the session; None: by lineage.
         """
-        hinted = -1 if hint is None else self._number_of(hint)
+        hinted = BY_LINEAGE if hint is None else self._number_of(hint)
         session = int(_begin(self._seen, self._numbers, self._sessions, hinted, prompt, prompt_tokens))
         record = self._sessions[session % len(self._sessions)]
         if hint is not None:
@@ -188,12 +189,12 @@ class LiveSessions:
         return Known(session, turn, gap, bool(record["agentic"]))
 
     def _number_of(self, hint: str) -> int:
-        """The session that a client's name stands for, -1 if it is new or forgotten."""
-        known = self._hinted.get(hint, -1)
+        """The session that a client's name stands for, NEW if it is new or forgotten."""
+        known = self._hinted.get(hint, NEW)
         if known >= 0:
             self._hinted.move_to_end(hint)
             if self._sessions[known % len(self._sessions)]["number"] != known:
-                known = -1
+                known = NEW
         elif len(self._hinted) >= len(self._sessions):
             self._hinted.popitem(last=False)
         return known
