@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from saecache_rl.cache.policies.hazard.layout import CENSORED, GHOSTS, IN_LRU, IN_SHADOW, LISTED, STATE, UNUSED
+from saecache_rl.cache.policies.hazard.layout import CENSORED, GHOSTS, IN_LRU, IN_SHADOW, LISTED, RECENT, RECENTLY, STATE, UNUSED
 from saecache_rl.compiled import kernel
 
 INT = types.int64
@@ -35,13 +35,24 @@ def find(state, fingerprint):  # type: ignore[no-untyped-def]
     return np.int64(-1)
 
 
+@kernel(types.boolean(STATE, INT), forceinline=True)
+def ends_segment(state, e):  # type: ignore[no-untyped-def]
+    """Whether an entry's block is the deepest of the segment of its last access, and that is still remembered."""
+    number = state.entries[e].segment
+    if number < 0:
+        return False
+    segment = state.segments[number % len(state.segments)]
+    return segment.number == number and segment.entry == e
+
+
 @kernel(types.void(STATE, INT))
 def forget(state, e):  # type: ignore[no-untyped-def]
     """Give an entry back: it is neither listed nor resident. Its segment, if still unused, is censored."""
     entry = state.entries[e]
-    segment = state.segments[entry.segment % len(state.segments)]
-    if entry.segment >= 0 and segment.number == entry.segment and segment.entry == e and segment.used == UNUSED:
-        segment.used = CENSORED
+    if ends_segment(state, e):
+        segment = state.segments[entry.segment % len(state.segments)]
+        if segment.used == UNUSED:
+            segment.used = CENSORED
     table = state.table
     mask = len(table) - 1
     place = home(entry.fingerprint, mask)
@@ -92,6 +103,20 @@ def remember(state, fingerprint):  # type: ignore[no-untyped-def]
     return e
 
 
+@kernel(INT(STATE, INT, INT), forceinline=True)
+def recall(state, fingerprint, deeper):  # type: ignore[no-untyped-def]
+    """An entry of a block that was forgotten, while one deeper in its chain was not: what is known of that holds."""
+    e = remember(state, fingerprint)
+    entry = state.entries[e]
+    other = state.entries[deeper]
+    entry.time = other.time
+    entry.log_interval = other.log_interval
+    entry.lineage = other.lineage
+    entry.count = other.count
+    entry.lineages = other.lineages
+    return e
+
+
 @kernel(types.void(STATE, INT), forceinline=True)
 def unlist(state, e):  # type: ignore[no-untyped-def]
     """Take an entry out of the list, and so out of the shadow LRU."""
@@ -101,6 +126,10 @@ def unlist(state, e):  # type: ignore[no-untyped-def]
         head.lru_held -= 1
         if head.lru_last == e:
             head.lru_last = entry.newer
+    if entry.flags & RECENTLY:
+        head.recent -= 1
+        if head.recent_last == e:
+            head.recent_last = entry.newer
     if entry.newer >= 0:
         state.entries[entry.newer].older = entry.older
     else:
@@ -109,7 +138,7 @@ def unlist(state, e):  # type: ignore[no-untyped-def]
         state.entries[entry.older].newer = entry.newer
     else:
         head.oldest = entry.newer
-    entry.flags &= 255 - LISTED - IN_LRU
+    entry.flags &= 255 - LISTED - IN_LRU - RECENTLY
     head.listed -= 1
 
 
@@ -129,7 +158,10 @@ def enlist(state, e):  # type: ignore[no-untyped-def]
     head.lru_held += 1
     if head.lru_last < 0:
         head.lru_last = e
-    entry.flags |= LISTED | IN_LRU
+    head.recent += 1
+    if head.recent_last < 0:
+        head.recent_last = e
+    entry.flags |= LISTED | IN_LRU | RECENTLY
 
 
 @kernel(types.void(STATE, INT), forceinline=True)
@@ -150,6 +182,16 @@ def trim(state, num_blocks):  # type: ignore[no-untyped-def]
         last.flags &= 255 - IN_LRU
         head.lru_last = last.newer
         head.lru_held -= 1
+    while head.recent > RECENT * num_blocks:
+        e = head.recent_last
+        entry = state.entries[e]
+        if ends_segment(state, e):
+            entry.flags &= 255 - RECENTLY
+            head.recent_last = entry.newer
+            head.recent -= 1
+        else:
+            unlist(state, e)
+            forget_if_gone(state, e)
     while head.listed > GHOSTS * num_blocks:
         e = head.oldest
         unlist(state, e)

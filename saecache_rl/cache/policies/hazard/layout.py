@@ -23,8 +23,10 @@ BINS = 36
 GROUPS = 18
 #: Features of a segment as categories; `features` names them.
 LEVELS = 20
-#: Known blocks that are not resident, as a multiple of the number of blocks.
-GHOSTS = 8
+#: Blocks in the list by last access, as a multiple of the number of blocks: all of the recent part of it, and of the
+#: rest only those in which a segment ends.
+GHOSTS = 10
+RECENT = 4
 #: Segments that are remembered, likewise.
 SEGMENTS = 4
 
@@ -52,6 +54,7 @@ ENTRY = np.dtype(
 LISTED = 1  # in the list by last access
 IN_LRU = 2  # resident in the shadow LRU
 IN_SHADOW = 4  # resident in the shadow of this policy
+RECENTLY = 8  # in the recent part of the list
 
 #: One segment; with its levels 64 bytes.
 SEGMENT = np.dtype(
@@ -82,6 +85,8 @@ HEAD = np.dtype(
         ("listed", "i8"),
         ("lru_last", "i8"),  # the least recent entry of the shadow LRU, -1: none
         ("lru_held", "i8"),
+        ("recent_last", "i8"),  # the least recent entry of the list's recent part, -1: none
+        ("recent", "i8"),  # entries of that part
         ("free_curves", "i8"),  # on the stack `curve_free`
         ("segments", "i8"),  # made so far
         ("lineages", "i8"),
@@ -227,7 +232,7 @@ def allocate(num_blocks: int, guarded: bool) -> npt.NDArray[np.int64]:
     ints[: len(table)] = table
     state = view(ints)
     head = state.head
-    for field in ("newest", "oldest", "lru_last"):
+    for field in ("newest", "oldest", "lru_last", "recent_last"):
         head[field] = -1
     head["free_curves"] = curves
     state.curve_free[:] = np.arange(curves - 1, -1, -1)

@@ -15,7 +15,7 @@ from numba import types
 from saecache_rl.cache.ghosts import fingerprint_of
 from saecache_rl.cache.layout import CACHE, GENERATED, INT, SLOTS
 from saecache_rl.cache.policies.hazard import features as f
-from saecache_rl.cache.policies.hazard.entries import drop_curve, enlist, find, remember, unlist
+from saecache_rl.cache.policies.hazard.entries import drop_curve, ends_segment, enlist, find, recall, remember, unlist
 from saecache_rl.cache.policies.hazard.index import make_curve
 from saecache_rl.cache.policies.hazard.layout import LISTED, REALS, STATE, TOO_LATE, UNUSED
 from saecache_rl.cache.policies.hazard.learner import PRIOR, SEEN, predict_additive
@@ -43,12 +43,10 @@ def group_of(age):  # type: ignore[no-untyped-def]
 @kernel(types.void(STATE, INT, types.float64), forceinline=True)
 def mark_used(state, e, now):  # type: ignore[no-untyped-def]
     """A request has an entry's block: if a segment ends in it, that is the segment's next use."""
-    number = state.entries[e].segment
-    if number < 0:
-        return
-    segment = state.segments[number % len(state.segments)]
-    if segment.number == number and segment.entry == e and segment.used == UNUSED:
-        segment.used = group_of(now - segment.time)
+    if ends_segment(state, e):
+        segment = state.segments[state.entries[e].segment % len(state.segments)]
+        if segment.used == UNUSED:
+            segment.used = group_of(now - segment.time)
 
 
 @kernel(INT(STATE, INT, INT), forceinline=True)
@@ -190,6 +188,12 @@ def record(cache, state, chain, size, known, before, now, reals):  # type: ignor
     head.requests += 1
     head.mean_length += (size - head.mean_length) / min(head.requests, MEMORY)
     fresh = 0
+    deeper = -1
+    for i in range(known - 1, -1, -1):
+        if state.chain[i] >= 0:
+            deeper = np.int64(state.chain[i])
+        else:
+            state.chain[i] = recall(state, fingerprint_of(cache, cache.blocks[chain[i]].identity), deeper)
     for i in range(size):
         e = state.chain[i]
         if e >= 0:
