@@ -72,7 +72,7 @@ def _compose(name: str) -> Any:
         if entry != "_self_":
             source, _, package = entry.partition("@")
             part = OmegaConf.create(folder.joinpath(f"{source}.yaml").read_text(encoding="utf-8"))
-            merged = OmegaConf.merge(merged, {package: part})
+            merged = OmegaConf.merge(merged, part if package == "_here_" else {package: part})
         else:
             merged = OmegaConf.merge(merged, node)
     return merged

@@ -172,3 +172,12 @@ def block_ids(record: Mapping[str, Any], *names: str, largest: int) -> npt.NDArr
     if len(ids) and not all(type(v) is int for v in value):
         raise BadRecordError(f"{names[0]} holds something other than whole numbers")
     return ids
+
+
+def text_count(record: Mapping[str, Any], name: str, least: int = 0) -> int:
+    """Return a field of a table, a text that is a whole number of tokens, at least `least`."""
+    text = str(pick(record, name))
+    try:
+        return count({name: float(text)}, name, least=least)
+    except (ValueError, OverflowError):
+        raise BadRecordError(f"{name} is {text[:40]!r}, expected a whole number of at least {least}") from None

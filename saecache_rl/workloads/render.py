@@ -10,6 +10,7 @@ from numba import types
 
 from saecache_rl.compiled import compiled
 from saecache_rl.vocabulary import NUM_TOKEN_TYPES, TokenType
+from saecache_rl.workloads.token_blocks import mix
 
 _LONG = types.int64[::1]
 _TABLE = types.int64[:, ::1]
@@ -41,14 +42,6 @@ class Conversations(NamedTuple):
     keep_from: npt.NDArray[np.int64]
 
 
-@compiled(types.uint64(types.uint64), inline="always")
-def _mix(value):  # type: ignore[no-untyped-def]
-    # SplitMix64's finaliser (Steele, Lea and Flood 2014).
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
-
-
 @compiled()
 def _segment(content, length, kind, at, state, counts, block_size, end, raw, token_type):  # type: ignore[no-untyped-def]
     """Append one segment; `at` is where the next block goes, `state` (tokens in the open block, its hash)."""
@@ -56,7 +49,7 @@ def _segment(content, length, kind, at, state, counts, block_size, end, raw, tok
     filled, mixed = state
     while offset < length:
         take = min(length - offset, block_size - filled)
-        mixed = _mix(mixed ^ _mix(np.uint64(content) + np.uint64(0x9E3779B97F4A7C15) * np.uint64(offset)))
+        mixed = mix(mixed ^ mix(np.uint64(content) + np.uint64(0x9E3779B97F4A7C15) * np.uint64(offset)))
         mixed += np.uint64(take)
         if counts[kind] == 0:
             earlier = 0
@@ -72,7 +65,7 @@ def _segment(content, length, kind, at, state, counts, block_size, end, raw, tok
                 for t in range(NUM_TOKEN_TYPES):
                     if counts[t] > counts[best]:
                         best = t
-                raw[at] = np.int64(_mix(mixed) >> np.uint64(1))
+                raw[at] = np.int64(mix(mixed) >> np.uint64(1))
                 token_type[at] = best
             at += 1
             counts[:] = 0
