@@ -21,6 +21,7 @@ from saecache_rl.engines.vllm.handle import (
     FUNCTIONS,
     HANDLE,
     IDS,
+    WORK,
     counters_at,
     on_access_at,
     on_evict_at,
@@ -28,7 +29,7 @@ from saecache_rl.engines.vllm.handle import (
     set_request,
     work_at,
 )
-from saecache_rl.engines.vllm.nodes import find_node, nodes_at, tidy_node
+from saecache_rl.engines.vllm.nodes import NODES, find_node, nodes_at, tidy_node
 from saecache_rl.engines.vllm.retention import end_retention, retention_at
 
 
@@ -70,6 +71,31 @@ def _count(cache, counters, chain, hits, prompt, token_types, matchable, tokens,
                 counters.offsets[0, _bin(ghost.offset, deepest)] += 1
 
 
+@kernel(types.void(CACHE, NODES, WORK, HANDLE, INT, types.int64[::1], types.uint8[::1]))
+def _tell_access(cache, nodes, work, handle, hits, prompt, token_types):  # type: ignore[no-untyped-def]
+    """Call the policy's function, if it has one."""
+    chain = work.chain
+    # What is missed has no node yet; it gets numbers above all nodes for the length of this call.
+    spare = len(cache.parent) - len(cache.blocks)
+    missed = min(len(prompt) - hits, len(cache.blocks))
+    for i in range(missed):
+        known = find_node(cache, nodes, prompt[hits + i])
+        node = spare + i if known < 0 else known
+        work.slots[i] = node
+        if known < 0:
+            cache.fingerprint[node] = prompt[hits + i]
+            cache.offset[node] = hits + i
+            cache.token_type[node] = token_types[hits + i]
+            cache.first[node] = -1
+            cache.parent[node] = -1
+            if i > 0:
+                cache.parent[node] = work.slots[i - 1]
+            elif hits > 0:
+                cache.parent[node] = cache.blocks[chain[hits - 1]].identity
+    on_access = on_access_at(handle[FUNCTIONS + 2], handle[FUNCTIONS + 3])
+    on_access(cache, chain, hits, work.slots[:missed])
+
+
 @kernel(INT(HANDLE, IDS, types.int64[::1], types.uint8[::1], INT))
 def access(handle, ids, prompt, token_types, block_size):  # type: ignore[no-untyped-def]
     """A request is scheduled for the first time and has matched blocks `ids`: reference and count. Return its number.
@@ -100,25 +126,8 @@ def access(handle, ids, prompt, token_types, block_size):  # type: ignore[no-unt
             retention.until[slot] = pool.now + retention.seconds[slot]
     _count(cache, counters, chain, hits, prompt, token_types, work.call[0].matchable, work.call[0].prompt_tokens, block_size)
     _count_gap(counters, work.call[0].gap_seconds, work.call[0].gap_kind)
-    # What is missed has no node yet; it gets numbers above all nodes for the length of this call.
-    spare = len(cache.parent) - len(cache.blocks)
-    missed = min(len(prompt) - hits, len(cache.blocks))
-    for i in range(missed):
-        known = find_node(cache, nodes, prompt[hits + i])
-        node = spare + i if known < 0 else known
-        work.slots[i] = node
-        if known < 0:
-            cache.fingerprint[node] = prompt[hits + i]
-            cache.offset[node] = hits + i
-            cache.token_type[node] = token_types[hits + i]
-            cache.first[node] = -1
-            cache.parent[node] = -1
-            if i > 0:
-                cache.parent[node] = work.slots[i - 1]
-            elif hits > 0:
-                cache.parent[node] = cache.blocks[chain[hits - 1]].identity
-    on_access = on_access_at(handle[FUNCTIONS + 2], handle[FUNCTIONS + 3])
-    on_access(cache, chain, hits, work.slots[:missed])
+    if handle[FUNCTIONS + 10] != 0:
+        _tell_access(cache, nodes, work, handle, hits, prompt, token_types)
     if len(cache.ghosts) > 0:
         for i in range(hits, len(prompt)):
             ring = find_ghost(cache, prompt[i])

@@ -11,6 +11,7 @@ would leave it at its place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,15 @@ from saecache_rl.engines.vllm.serving import Served, Serving, logger
 need_vllm()
 
 from vllm.v1.core.block_pool import BlockPool  # noqa: E402
-from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock  # noqa: E402
+from vllm.v1.core.kv_cache_utils import (  # noqa: E402
+    FreeKVCacheBlockQueue,
+    KVCacheBlock,
+    make_block_hash_with_group_id,
+)
 
 #: After so many failing calls without a good one between them, the policy is left out for good.
 FAILURES = 10
+_ID, _REFERENCES = attrgetter("block_id"), attrgetter("ref_cnt")
 
 
 class PolicyQueue(FreeKVCacheBlockQueue):  # type: ignore[misc]
@@ -96,9 +102,8 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
             if self.allocating is not None:
                 self._access(serving, [])
             blocks = [self.blocks[i] for i in serving.live.take(count)]
-            for block in blocks:
-                if block.ref_cnt != 0 or block.prev_free_block is None:
-                    raise RuntimeError(f"victim {block.block_id} is not free")
+            if any(map(_REFERENCES, blocks)):  # vLLM's free blocks are those without references
+                raise RuntimeError("a victim is not free")
             if len(blocks) != count:
                 raise RuntimeError(f"{len(blocks)} victims for {count} blocks")
         except Exception as error:
@@ -152,6 +157,49 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
                 self._failures,
             )
 
+    # -- shorter ways to what vLLM does for each block, where nothing is attached to it; they make up for our own work
+
+    def get_cached_block(self, block_hash: Any, kv_cache_group_ids: list[int]) -> list[KVCacheBlock] | None:
+        """See vLLM."""
+        if len(kv_cache_group_ids) != 1:
+            found: list[KVCacheBlock] | None = super().get_cached_block(block_hash, kv_cache_group_ids)
+            return found
+        key = make_block_hash_with_group_id(block_hash, kv_cache_group_ids[0])
+        block = self.cached_block_hash_to_block.get_one_block(key)
+        return None if block is None else [block]
+
+    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
+        if self.metrics_collector is not None or self.enable_kv_cache_events or self.cached_block_hashes_by_block:
+            return bool(super()._maybe_evict_cached_block(block))
+        key = block._block_hash
+        if key is None:
+            return False
+        block._block_hash = block._block_hash_num_tokens = None
+        return self.cached_block_hash_to_block.pop(key, block.block_id) is not None
+
+    def _insert_block_hash(self, block_hash_with_group_id: Any, block: KVCacheBlock, num_tokens: int | None) -> None:
+        key = block_hash_with_group_id
+        if block._block_hash is not None or self.cached_block_hashes_by_block:
+            super()._insert_block_hash(key, block, num_tokens)
+            return
+        block._block_hash, block._block_hash_num_tokens = key, num_tokens
+        self.cached_block_hash_to_block.insert(key, block)
+
+    def _touch(self, blocks: Sequence[KVCacheBlock]) -> None:
+        if self.metrics_collector is not None:
+            super().touch(blocks)
+            return
+        removed = 0
+        for block in blocks:
+            if block.ref_cnt == 0 and not block.is_null:
+                before, after = block.prev_free_block, block.next_free_block
+                before.next_free_block = after
+                after.prev_free_block = before
+                block.prev_free_block = block.next_free_block = None
+                removed += 1
+            block.ref_cnt += 1
+        self.free_block_queue.num_free_blocks -= removed
+
     # -- what vLLM does
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
@@ -163,10 +211,11 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
         """See vLLM."""
-        super().touch(blocks)
         if self.serving is None:
+            super().touch(blocks)
             return
-        ids = [block.block_id for block in blocks]
+        self._touch(blocks)
+        ids = list(map(_ID, blocks))
         if self.allocating is not None:
             self._tell("access", lambda serving: self._access(serving, ids))
         elif ids:
@@ -188,7 +237,7 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
         )
         if self.serving is None or num_cached_blocks >= num_full_blocks:
             return
-        ids = [block.block_id for block in blocks[num_cached_blocks:num_full_blocks]]
+        ids = list(map(_ID, blocks[num_cached_blocks:num_full_blocks]))
         before = blocks[num_cached_blocks - 1].block_id if num_cached_blocks else 0
         self._tell("insert", lambda serving: self._insert(serving, request, ids, num_cached_blocks, before))
 
@@ -210,7 +259,7 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
         if served is None:
             served, over = self.owners.pop(blocks[0].block_id, (None, False))
         facts = NOBODY if served is None else served.facts
-        ids = [block.block_id for block in blocks]
+        ids = list(map(_ID, blocks))
         self._tell("release", lambda serving: serving.live.release(facts, ids, over))
         if over:
             self.serving.after_end()

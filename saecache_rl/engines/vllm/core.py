@@ -18,7 +18,7 @@ import numpy.typing as npt
 from saecache_rl.cache.build import empty_cache, set_params
 from saecache_rl.cache.layout import HEAP, ON_ACCESS, ON_EVICT, ON_RELEASE, SCORE
 from saecache_rl.cache.params import PolicyParams
-from saecache_rl.cache.policy import Policy
+from saecache_rl.cache.policy import Policy, no_access
 from saecache_rl.engines.serve import DEEPEST_DECAY, Counters
 from saecache_rl.engines.stats import NUM_GAP_KINDS, NUM_OFFSET_BINS, WindowStats
 from saecache_rl.engines.vllm import admit, give_back, repair
@@ -146,6 +146,7 @@ class LiveCache:
             (score_with_hints, SCORE),
         ):
             words += function_addresses(function, signature)
+        words.append(int(self._functions.on_access is not no_access))
         self._handle = np.array(words, np.int64)
 
     # -- what vLLM's pool does

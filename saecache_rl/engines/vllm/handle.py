@@ -1,7 +1,7 @@
 """What a call of a live cache reads and where its arrays stand in the handle (`saecache_rl.handles`).
 
 The handle: the cache's arrays, the nodes', the retention's, the counters', the work room, and the addresses of the
-policy's four functions and of the score with hints.
+policy's four functions and of the score with hints, and whether the policy wants to know of accesses.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ class Replay:
         policy: Policy | None,
         sessions: Sessions | None = None,
         window: int = 2**62,
+        events: bool = True,
     ) -> None:
         """Make the manager.
 
@@ -78,6 +79,7 @@ class Replay:
             policy: None: vLLM's own pool.
             sessions: goes along as hints, with the blocks' types; None: the engine finds sessions itself.
             window: requests between two decisions of the (constant) agent.
+            events: have vLLM report evictions, which `serve` needs.
         """
         need_vllm()
         import torch
@@ -99,7 +101,7 @@ class Replay:
             "scheduler_block_size": size,
             "hash_block_size": size,
             "enable_caching": True,
-            "enable_kv_cache_events": True,
+            "enable_kv_cache_events": events,
         }
         self.manager: Any
         if policy is None:

@@ -181,11 +181,12 @@ class Serving:
         self._read_output(served, request, tokens)
         facts.ended_for_tool = served.labels.calls_tool and facts.output_tokens > 0
         facts.agentic = _agentic(served.hints, facts.agentic or served.labels.has_tools or facts.ended_for_tool)
+        prompt_blocks = len(facts.prompt)
         full = (facts.prompt_tokens + max(facts.output_tokens, 1) - 1) // self.block_size
-        chain = facts.prompt
-        if full > len(chain):
-            chain = np.concatenate([chain, fingerprints_of(request.block_hashes[len(chain) : full])])
-        self.sessions.end(facts.session, chain, facts.agentic)
+        added = facts.prompt[-1:]
+        if full > prompt_blocks:
+            added = fingerprints_of(request.block_hashes[prompt_blocks:full])
+        self.sessions.end(facts.session, added, facts.agentic)
         if self.choice.predictor is not None and served.hints.session_kind != "single":
             try:
                 facts.continues = bool(self.choice.predictor(served))

@@ -96,30 +96,32 @@ def _make_room(seen, numbers, wanted):  # type: ignore[no-untyped-def]
         seen[numbers[CURRENT], place].fingerprint = -1
 
 
-@kernel(types.void(_SEEN, _LONG, types.int64, _LONG, types.boolean))
-def _touch(seen, numbers, own, chain, ends):  # type: ignore[no-untyped-def]
-    """Session `own` has the blocks of `chain`, which is all of its request if `ends`."""
-    _make_room(seen, numbers, len(chain))
+@kernel(types.void(_SEEN, _LONG, types.int64, _LONG))
+def _end(seen, numbers, own, blocks):  # type: ignore[no-untyped-def]
+    """Session `own` has these blocks, the last of which ends its request."""
+    _make_room(seen, numbers, len(blocks))
     current = numbers[CURRENT]
     tail = -1
-    for i in range(len(chain)):
-        tail = _remember(seen, numbers, chain[i])
+    for i in range(len(blocks)):
+        tail = _remember(seen, numbers, blocks[i])
         entry = seen[current, tail]
         if entry.toucher != own:
             entry.toucher = own if entry.toucher == -1 else -2
-    if ends and tail >= 0:
+    if tail >= 0:
         seen[current, tail].tail_of = own
 
 
-@kernel(types.int64(_SEEN, _LONG, _SESSIONS, types.int64, _LONG, types.int64))
-def _begin(seen, numbers, sessions, hinted, prompt, prompt_tokens):  # type: ignore[no-untyped-def]
+@kernel(types.int64(_SEEN, _LONG, _SESSIONS, types.int64, _LONG, types.int64, _LONG))
+def _begin(seen, numbers, sessions, hinted, prompt, prompt_tokens, places):  # type: ignore[no-untyped-def]
     """The session of a request that begins, whose prompt it then has: `hinted`, a NEW one, or BY_LINEAGE."""
+    _make_room(seen, numbers, len(prompt))
+    current = numbers[CURRENT]
+    for i in range(len(prompt)):
+        places[i] = _remember(seen, numbers, prompt[i])
     own = hinted
     if own == BY_LINEAGE:
-        _make_room(seen, numbers, len(prompt))
-        current = numbers[CURRENT]
         for i in range(len(prompt) - 1, -1, -1):
-            entry = seen[current, _remember(seen, numbers, prompt[i])]
+            entry = seen[current, places[i]]
             candidate = entry.tail_of
             if candidate >= 0 and entry.toucher == candidate:
                 record = sessions[candidate % len(sessions)]
@@ -135,7 +137,10 @@ def _begin(seen, numbers, sessions, hinted, prompt, prompt_tokens):  # type: ign
         sessions[own % len(sessions)].turn = -1
         sessions[own % len(sessions)].agentic = 0
     sessions[own % len(sessions)].prompt_tokens = prompt_tokens
-    _touch(seen, numbers, own, prompt, False)
+    for i in range(len(prompt)):
+        entry = seen[current, places[i]]
+        if entry.toucher != own:
+            entry.toucher = own if entry.toucher == -1 else -2
     return own
 
 
@@ -161,12 +166,13 @@ class LiveSessions:
 
     def __init__(self, num_blocks: int) -> None:
         """Remember at least the 2 `num_blocks` latest blocks, at most twice as many, and as many sessions."""
-        room = 1 << max(2 * num_blocks, 4096).bit_length()
+        room = 1 << (max(2 * num_blocks, 4096) - 1).bit_length()
         self._seen = np.zeros((2, 2 * room), SEEN)
         self._seen["fingerprint"] = -1
         self._sessions = np.zeros(room, SESSION)
         self._sessions["number"] = -1
         self._numbers = np.zeros(4, np.int64)
+        self._places = np.empty(num_blocks, np.int64)
         self._hinted: OrderedDict[str, int] = OrderedDict()
 
     def begin(self, prompt: Fingerprints, prompt_tokens: int, arrival: float, hint: str | None = None) -> Known:
@@ -179,7 +185,11 @@ class LiveSessions:
             hint: the client's name for the session; None: by lineage.
         """
         hinted = BY_LINEAGE if hint is None else self._number_of(hint)
-        session = int(_begin(self._seen, self._numbers, self._sessions, hinted, prompt, prompt_tokens))
+        if len(prompt) > len(self._places):
+            self._places = np.empty(len(prompt), np.int64)
+        session = int(
+            _begin(self._seen, self._numbers, self._sessions, hinted, prompt, prompt_tokens, self._places)
+        )
         record = self._sessions[session % len(self._sessions)]
         if hint is not None:
             self._hinted[hint] = session
@@ -199,9 +209,9 @@ class LiveSessions:
             self._hinted.popitem(last=False)
         return known
 
-    def end(self, session: int, chain: Fingerprints, agentic: bool) -> None:
-        """A request is over; `chain` are all its full blocks, generated ones included."""
-        _touch(self._seen, self._numbers, session, chain, True)
+    def end(self, session: int, blocks: Fingerprints, agentic: bool) -> None:
+        """A request is over; `blocks` are the full blocks that it generated, or the prompt's last if there are none."""
+        _end(self._seen, self._numbers, session, blocks)
         record = self._sessions[session % len(self._sessions)]
         if record["number"] == session and agentic:
             record["agentic"] = 1

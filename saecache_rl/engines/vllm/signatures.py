@@ -32,7 +32,17 @@ EXPECTED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.block_pool", "BlockPool", "unpin_blocks", ("blocks", "on_reuse")),
     ("vllm.v1.core.block_pool", "BlockPool", "evict_blocks", ("block_ids",)),
     ("vllm.v1.core.block_pool", "BlockPool", "reset_prefix_cache", ()),
+    ("vllm.v1.core.block_pool", "BlockPool", "get_cached_block", ("block_hash", "kv_cache_group_ids")),
     ("vllm.v1.core.block_pool", "BlockPool", "_maybe_evict_cached_block", ("block",)),
+    (
+        "vllm.v1.core.block_pool",
+        "BlockPool",
+        "_insert_block_hash",
+        ("block_hash_with_group_id", "block", "num_tokens"),
+    ),
+    ("vllm.v1.core.block_pool", "BlockHashToBlockMap", "get_one_block", ("key",)),
+    ("vllm.v1.core.block_pool", "BlockHashToBlockMap", "insert", ("key", "block")),
+    ("vllm.v1.core.block_pool", "BlockHashToBlockMap", "pop", ("key", "block_id")),
     ("vllm.v1.core.kv_cache_utils", "FreeKVCacheBlockQueue", "popleft_n", ("n",)),
     ("vllm.v1.core.kv_cache_utils", "FreeKVCacheBlockQueue", "get_all_free_blocks", ()),
     (
