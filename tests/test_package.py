@@ -21,6 +21,7 @@ RUN_EVERYTHING = """
 import gc
 from numba.core.dispatcher import Dispatcher
 from saecache_rl.cache.policies import lfu, lru, optimum, saecache, unicache
+from saecache_rl.cache.policies.hazard.policy import GuardedHazard, Hazard
 from saecache_rl.engines.capacity import auto_capacity
 from saecache_rl.engines.simulator import Simulator
 from saecache_rl.predictor import OnlineLogistic, TurnCount
@@ -28,7 +29,7 @@ from saecache_rl.workloads.catalogue import make
 
 trace = make("balanced", "requests=300")
 num_blocks = auto_capacity(trace)
-for policy in (lru.LRU(), lfu.LFU(), unicache.UniCache(), saecache.SAECache(), optimum.Optimum()):
+for policy in (lru.LRU(), lfu.LFU(), unicache.UniCache(), saecache.SAECache(), optimum.Optimum(), Hazard(), GuardedHazard()):
     simulator = Simulator(trace, policy, num_blocks)
     for predictor in (OnlineLogistic(), TurnCount()):
         predictor.continues(trace, simulator.sessions)

@@ -121,5 +121,5 @@ class Policy:
         return np.zeros(0, np.float64), np.zeros(0, np.int64)
 
     def foresee(self, trace: Trace) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """What an oracle reads: `cache.future`, and `cache.ints` to begin with. Only called where `oracle` is set."""
+        """What an oracle reads: `cache.future`, and the first words of `cache.ints`. Only called where `oracle` is set."""
         raise NotImplementedError(f"policy {self.name} is marked as an oracle and has to say what it foresees")

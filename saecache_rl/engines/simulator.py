@@ -139,7 +139,7 @@ class Simulator:
             future=None if self._future is None else self._future[0],
         )
         if self._future is not None:
-            self.cache.ints[:] = self._future[1]
+            self.cache.ints[: len(self._future[1])] = self._future[1]
         self._handle = self._make_handle()
         self.params = self.policy.space().start()
         self.position = 0

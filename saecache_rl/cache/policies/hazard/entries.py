@@ -10,7 +10,17 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from saecache_rl.cache.policies.hazard.layout import CENSORED, GHOSTS, IN_LRU, IN_SHADOW, LISTED, RECENT, RECENTLY, STATE, UNUSED
+from saecache_rl.cache.policies.hazard.layout import (
+    CENSORED,
+    GHOSTS,
+    IN_LRU,
+    IN_SHADOW,
+    LISTED,
+    RECENT,
+    RECENTLY,
+    STATE,
+    UNUSED,
+)
 from saecache_rl.compiled import kernel
 
 INT = types.int64

@@ -1,7 +1,7 @@
 """What is known of a segment when its request is released, as categories.
 
-A *level* is a small number, stored with the segment (`LEVELS` bytes); a *feature* is a level or a pair of levels, and has
-a row of learned numbers for each of its values. `FEATURES` is the table of both.
+A *level* is a small number, stored with the segment (`LEVELS` bytes); a *feature* is a level or a pair of levels, and
+has a row of learned numbers for each of its values. `FEATURES` is the table of both.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def log_seconds_level(log_seconds):  # type: ignore[no-untyped-def]
     """0 for none (nan), else 1 + floor(1.25 ln seconds), from 1 to 11."""
     if math.isnan(log_seconds):
         return 0
-    return 1 + min(max(int(math.floor(1.25 * max(log_seconds, -1.0))), 0), 10)
+    return 1 + min(max(math.floor(1.25 * max(log_seconds, -1.0)), 0), 10)
 
 
 @kernel(types.float64(types.float64), forceinline=True)

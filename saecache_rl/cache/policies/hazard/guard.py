@@ -1,9 +1,9 @@
 """The guard: two shadow directories, of LRU and of this policy, and the order in force taken from what they hit.
 
-The shadow LRU is the recent part of the list of known blocks (`entries`). The shadow of this policy keeps its own leaves,
-scores and evicts as the pool would. Both are metadata alone. With D and B the decayed hits of the shadow less those of
-LRU, and the decayed blocks asked for, the policy starts as LRU, goes over to the hazards' order when D > margin B, and
-back when D < -margin B.
+The shadow LRU is the recent part of the list of known blocks (`entries`). The shadow of this policy keeps its own
+leaves, scores and evicts as the pool would. Both are metadata alone. With D the decayed hits of the shadow less those of
+LRU, and B the decayed blocks asked for, the policy starts as LRU, goes over to the hazards' order when D > margin B,
+and back when D < -margin B.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _bring_to_front(state, now):  # type: ignore[no-untyped-def]
     """Where there are very many leaves: put the lowest of a sample at the heap's root."""
     head = state.head[0]
     random = head.random
-    best, lowest = 0, np.inf
+    best, lowest = np.int64(0), np.inf
     for _ in range(SAMPLE):
         # Knuth's MMIX constants, as the pool's sampler has them.
         random = random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)

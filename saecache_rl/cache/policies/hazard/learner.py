@@ -15,9 +15,11 @@ from numba import types
 
 from saecache_rl.cache.policies.hazard.features import ROWS, features_of
 from saecache_rl.cache.policies.hazard.index import GROUP_ENDS
-from saecache_rl.cache.policies.hazard.layout import CENSORED, GROUPS, HEADS, INTS, LEVEL_ROWS, REALS, STATE, UNUSED
+from saecache_rl.cache.policies.hazard.layout import CENSORED, GROUPS, INTS, REALS, STATE
+from saecache_rl.cache.policies.hazard.table import HALVING, SEEN_IN_GROUP_0, halve, learn_table, predict_table
 from saecache_rl.compiled import kernel
 
+ADDITIVE, TABLE = 0, 1
 REGIONS = 7
 #: Region of each group: ages share a feature's U within one.
 REGION = tuple(int(np.clip(math.floor((math.log(e) - math.log(1.5)) / 1.3), 0, REGIONS - 1)) for e in GROUP_ENDS)
@@ -105,6 +107,18 @@ def predict_additive(reals, ids, count, hazard):  # type: ignore[no-untyped-def]
         hazard[g] = sigmoid(base + hazard[g])
 
 
+@kernel(types.boolean(STATE, REALS, types.int64))
+def predict(state, reals, place):  # type: ignore[no-untyped-def]
+    """Write the hazards of the segment at a place to `state.hazard`; return whether group 0 still lacks evidence."""
+    head = state.head[0]
+    if head.model == TABLE:
+        predict_table(reals, state.levels, place, state.hazard)
+        return reals[SEEN_IN_GROUP_0] < PRIOR
+    count = features_of(state.levels, place, head.features, state.ids)
+    predict_additive(reals, state.ids, count, state.hazard)
+    return reals[SEEN] < PRIOR
+
+
 @kernel(types.void(STATE, REALS, REALS, types.float64))
 def learn(state, reals, params, now):  # type: ignore[no-untyped-def]
     """Learn from every segment that has passed the end of a group since the last time."""
@@ -112,6 +126,8 @@ def learn(state, reals, params, now):  # type: ignore[no-untyped-def]
     segments = state.segments
     size = len(segments)
     made = head.segments
+    if head.model == TABLE and head.requests % HALVING == HALVING - 1:
+        halve(reals)
     for g in range(GROUPS):
         number = max(state.pointers[g], made - size)
         while number < made:
@@ -123,7 +139,10 @@ def learn(state, reals, params, now):  # type: ignore[no-untyped-def]
             used = segment.used
             if used == CENSORED or used < g:
                 continue
-            count = features_of(state.levels, place, head.features, state.ids)
             y = 1.0 if used == g else 0.0
+            if head.model == TABLE:
+                learn_table(reals, state.levels, place, g, y, segment.weight)
+                continue
+            count = features_of(state.levels, place, head.features, state.ids)
             learn_additive(reals, params, state.ids, count, g, y, segment.weight)
         state.pointers[g] = number

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from saecache_rl.cache.layout import ON_EVICT, ON_RELEASE, SCORE
 from saecache_rl.cache.params import Param, ParamSpace
-from saecache_rl.cache.policies.hazard import features, index, learner
+from saecache_rl.cache.policies.hazard import features, index, learner, table
 from saecache_rl.cache.policies.hazard.entries import drop_if_unheld, trim
 from saecache_rl.cache.policies.hazard.guard import BY_HAZARD, BY_RELEASE, admit, judge, leading, make_room
 from saecache_rl.cache.policies.hazard.index import place_of, worth
 from saecache_rl.cache.policies.hazard.layout import IN_SHADOW, allocate, state_at, view
-from saecache_rl.cache.policies.hazard.learner import learn
+from saecache_rl.cache.policies.hazard.learner import ADDITIVE, TABLE, learn
 from saecache_rl.cache.policies.hazard.segments import look_up, record, request_before
 from saecache_rl.cache.policy import Functions, Policy
 from saecache_rl.compiled import kernel
@@ -99,7 +101,20 @@ _GUARD = (
 )
 SPACE = ParamSpace(_STEPS)
 GUARDED_SPACE = ParamSpace(_STEPS + _GUARD)
+INDEX_KINDS = index.KINDS
+MODELS = {"additive": ADDITIVE, "table": TABLE}
 FEATURE_SETS = {"all": features.NAMES, "twelve": features.TWELVE}
+
+
+def choice(option: str, name: str, known: Mapping[str, object]) -> str:
+    """Return `name` if it is known.
+
+    Raises:
+        InputError: it is not.
+    """
+    if name not in known:
+        raise InputError(f"policy hazard: {option} is '{name}'{nearest(name, known)}; one of {', '.join(known)}")
+    return name
 
 
 class Hazard(Policy):
@@ -111,16 +126,19 @@ class Hazard(Policy):
     """
 
     name = "hazard"
-    guarded = False
+    guarded: ClassVar[bool] = False
+    #: True where it is told of the future, through `cache.future`; see `oracle`.
+    foresight: ClassVar[bool] = False
 
-    def __init__(self, features: str = "all", index: str = "gittins") -> None:
-        """Choose the features (all, twelve) and the index (gittins, forever, return, hazard).
+    def __init__(self, features: str = "all", index: str = "gittins", model: str = "additive") -> None:
+        """Choose the features (all, twelve), the index (gittins, forever, return, hazard), the model (additive, table).
 
         Raises:
             InputError: another name.
         """
-        self.features = _choice("features", features, FEATURE_SETS)
-        self.index = _choice("index", index, INDEX_KINDS)
+        self.features = choice("features", features, FEATURE_SETS)
+        self.index = choice("index", index, INDEX_KINDS)
+        self.model = choice("model", model, MODELS)
 
     def functions(self) -> Functions:
         """The compiled functions."""
@@ -140,9 +158,11 @@ class Hazard(Policy):
         head = view(ints).head
         head["features"] = features.mask_of(FEATURE_SETS[self.features])
         head["index"] = index.KINDS[self.index]
+        head["model"] = MODELS[self.model]
         head["guarded"] = self.guarded
+        head["foresight"] = self.foresight
         head["by_hazard"] = not self.guarded
-        return learner.start(), ints
+        return learner.start() if self.model == "additive" else np.zeros(table.NUM_REALS), ints
 
 
 class GuardedHazard(Hazard):
@@ -150,12 +170,3 @@ class GuardedHazard(Hazard):
 
     name = "adaptive"
     guarded = True
-
-
-INDEX_KINDS = index.KINDS
-
-
-def _choice(option: str, name: str, known: dict[str, object]) -> str:
-    if name not in known:
-        raise InputError(f"policy hazard: {option} is '{name}'{nearest(name, known)}; one of {', '.join(known)}")
-    return name

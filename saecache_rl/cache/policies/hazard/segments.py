@@ -1,7 +1,8 @@
 """Segments: maximal runs of a released chain whose blocks have the same standing, the unit that is learned from.
 
 Blocks of one run have equal buckets of lineages and of accesses, and are all seen for the first time or all known, all
-generated or none: 2 to 6 runs a request. The next use of a segment is the next request whose chain has its deepest block.
+generated or none: 2 to 6 runs a request. The next use of a segment is the next request whose chain has its deepest
+block.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from saecache_rl.cache.policies.hazard import features as f
 from saecache_rl.cache.policies.hazard.entries import drop_curve, ends_segment, enlist, find, recall, remember, unlist
 from saecache_rl.cache.policies.hazard.index import make_curve
 from saecache_rl.cache.policies.hazard.layout import LISTED, REALS, STATE, TOO_LATE, UNUSED
-from saecache_rl.cache.policies.hazard.learner import PRIOR, SEEN, predict_additive
+from saecache_rl.cache.policies.hazard.learner import predict
 from saecache_rl.compiled import kernel
 
 #: A lineage goes on through a block that had at most so many accesses …
@@ -69,7 +70,7 @@ def request_before(state, known, prompt_blocks):  # type: ignore[no-untyped-def]
 
 @kernel(INT(CACHE, STATE, SLOTS, INT), forceinline=True)
 def look_up(cache, state, chain, size):  # type: ignore[no-untyped-def]
-    """Write the entries of a chain to ``state.chain``, -1 where a block is not known; return how much of the prompt is."""
+    """Write the entries of a chain to ``state.chain``, -1 where not known; return how many of the prompt are."""
     known = 0
     prompt = min(cache.request[0].prompt_blocks, size)
     for i in range(size):
@@ -136,7 +137,9 @@ def _make(cache, state, chain, asking, start, end, generated, interval, reals): 
         levels[place, level] = 0
     if entry.lineages <= 2:
         levels[place, f.TURN] = f.turn_level(asking.turn)
-        levels[place, f.FINISH] = 1 + 7 * request.ended_for_tool + cache.blocks[chain[max(asking.prompt, 1) - 1]].token_type
+        levels[place, f.FINISH] = (
+            1 + 7 * request.ended_for_tool + cache.blocks[chain[max(asking.prompt, 1) - 1]].token_type
+        )
         levels[place, f.NEW] = 1 + f.size_level(asking.fresh)
         levels[place, f.LENGTH] = 1 + f.size_level(asking.prompt)
         levels[place, f.MATCHED] = f.matched_level(asking.known / max(asking.prompt, 1))
@@ -144,11 +147,16 @@ def _make(cache, state, chain, asking, start, end, generated, interval, reals): 
         levels[place, f.MEAN_GAP] = 1 + f.log_seconds_level(asking.log_gap)
         levels[place, f.GAP_BEFORE] = 1 + f.log_seconds_level(f.log_of(asking.gap_before))
         levels[place, f.OUTPUT] = 1 + f.size_level(request.output_tokens)
-    count = f.features_of(levels, place, head.features, state.ids)
-    predict_additive(reals, state.ids, count, state.hazard)
+    levels[place, f.FORESIGHT] = 0
+    if head.foresight == 1:
+        at = request.prompt_start + end - 1
+        if end > asking.prompt:
+            at = cache.future[len(cache.future) - 1] + request.generated_start + end - 1 - asking.prompt
+        levels[place, f.FORESIGHT] = cache.future[at]
+    cold = predict(state, reals, place)
     head.free_curves -= 1
     curve = state.curve_free[head.free_curves]
-    make_curve(state.hazard, head.index, reals[SEEN] < PRIOR, state.curves, curve)
+    make_curve(state.hazard, head.index, cold, state.curves, curve)
     state.holders[curve] = 0
     for i in range(start, end):
         e = np.int64(state.chain[i])
@@ -188,14 +196,14 @@ def record(cache, state, chain, size, known, before, now, reals):  # type: ignor
     head.requests += 1
     head.mean_length += (size - head.mean_length) / min(head.requests, MEMORY)
     fresh = 0
-    deeper = -1
+    deeper = np.int64(-1)
     for i in range(known - 1, -1, -1):
         if state.chain[i] >= 0:
             deeper = np.int64(state.chain[i])
         else:
             state.chain[i] = recall(state, fingerprint_of(cache, cache.blocks[chain[i]].identity), deeper)
     for i in range(size):
-        e = state.chain[i]
+        e = np.int64(state.chain[i])
         if e >= 0:
             mark_used(state, e, now)
             if entries[e].flags & LISTED:

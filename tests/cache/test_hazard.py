@@ -1,0 +1,339 @@
+"""The policy `hazard` and its guard: victims, learning, causality, bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from saecache_rl.cache.policies.hazard import learner
+from saecache_rl.cache.policies.hazard.features import FORESIGHT
+from saecache_rl.cache.policies.hazard.index import KINDS, WIDTHS, make_curve
+from saecache_rl.cache.policies.hazard.layout import BINS, GHOSTS, GROUPS, IN_LRU, IN_SHADOW, LISTED, State, view
+from saecache_rl.cache.policies.hazard.oracle import SIGHTS, SeeingHazard
+from saecache_rl.cache.policies.hazard.policy import GuardedHazard, Hazard
+from saecache_rl.cache.policies.lru import LRU
+from saecache_rl.engines.simulator import Simulator
+from saecache_rl.errors import InputError
+from saecache_rl.vocabulary import TokenType
+from saecache_rl.workloads.trace import Trace
+from tests.cache.naive import NaivePool, Slot
+from tests.cache.strategies import traces
+from tests.cache.test_victims import check_invariants
+from tests.support import TraceBuilder, tiny_trace
+
+POLICIES: list[Hazard] = [
+    Hazard(),
+    GuardedHazard(),
+    Hazard(features="twelve"),
+    Hazard(model="table"),
+    Hazard(index="forever"),
+]
+NAMES = ["hazard", "adaptive", "twelve", "class_table", "forever"]
+
+
+def state_of(simulator: Simulator) -> State:
+    return view(simulator.cache.ints)
+
+
+def check_state(simulator: Simulator) -> None:
+    """What must hold of the policy's own arrays between two requests."""
+    state, cache = state_of(simulator), simulator.cache
+    head, entries = state.head[0], state.entries
+    known = entries["fingerprint"] >= 0
+    free = []
+    e = int(head["free_entry"])
+    while e >= 0:
+        free.append(e)
+        e = int(entries["older"][e])
+    assert sorted([*free, *np.flatnonzero(known).tolist()]) == list(range(len(entries)))
+    listed = []
+    e = int(head["newest"])
+    while e >= 0:
+        listed.append(e)
+        e = int(entries["older"][e])
+    assert head["listed"] == len(listed) <= GHOSTS * simulator.num_blocks
+    assert sorted(listed) == np.flatnonzero(known & (entries["flags"] & LISTED != 0)).tolist()
+    assert head["lru_held"] == (entries["flags"][listed] & IN_LRU != 0).sum() <= max(simulator.num_blocks - 1, 1)
+    assert (entries["flags"][listed[: int(head["lru_held"])]] & IN_LRU != 0).all(), "the shadow LRU is the list's start"
+    copies = np.zeros(len(entries), np.int64)
+    resident = np.flatnonzero(cache.blocks["identity"] >= 0)
+    for slot in resident:
+        e = int(state.slots["entry"][slot])
+        assert entries["fingerprint"][e] == cache.blocks["identity"][slot]
+        copies[e] += 1
+    assert np.array_equal(copies[known], entries["copies"][known])
+    shadow = known & (entries["flags"] & IN_SHADOW != 0)
+    holds = known & ((entries["copies"] > 0) | shadow)
+    assert np.array_equal(holds, known & (entries["curve"] >= 0))
+    holders = np.bincount(entries["curve"][holds], minlength=len(state.holders))
+    assert np.array_equal(
+        holders, np.where(np.isin(np.arange(len(holders)), entries["curve"][holds]), state.holders, 0)
+    )
+    assert head["free_curves"] + (holders > 0).sum() == len(state.holders)
+    assert head["shadow_held"] == shadow.sum()
+    leaves = np.flatnonzero(shadow & (entries["children"] == 0))
+    assert sorted(state.leaves[: int(head["leaves"])].tolist()) == leaves.tolist()
+    used = state.curves[entries["curve"][holds]]
+    assert np.isfinite(used).all()
+    assert (used >= 0).all()
+    assert np.isfinite(cache.reals).all()
+
+
+class Scan(NaivePool):
+    """Scores every candidate from the curves that the policy had when the request came."""
+
+    def look(self, simulator: Simulator) -> None:
+        state = view(simulator.cache.ints.copy())
+        self.by_hazard = bool(state.head[0]["by_hazard"])
+        entries = state.entries
+        self.known = {
+            int(entries["fingerprint"][e]): (float(entries["time"][e]), state.curves[entries["curve"][e]].astype(float))
+            for e in np.flatnonzero((entries["fingerprint"] >= 0) & (entries["curve"] >= 0))
+        }
+
+    def score(self, slot: Slot) -> float:
+        if not self.by_hazard:
+            return slot.release
+        oldest = self.slots[self.copies(slot.identity)[0]]
+        if oldest is not slot:
+            return -math.inf
+        time, curve = self.known[slot.identity]
+        age = self.now - time
+        place = 0.0 if age <= 0.5 else min(1.0 + 3.0 * math.log(2.0 * age), BINS - 1.0)
+        below = min(int(place), BINS - 2)
+        return float(curve[below] + (place - below) * (curve[below + 1] - curve[below]))
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
+@settings(max_examples=80, deadline=None)
+@given(trace=traces(), extra=st.integers(0, 8), margin=st.sampled_from([1e-6, 0.1]))
+def test_victims_equal_a_scan_of_all_candidates(policy: Hazard, trace: Trace, extra: int, margin: float) -> None:
+    simulator = Simulator(trace, policy, int(trace.request_blocks.max()) + extra)
+    params = policy.space().start()
+    if policy.guarded:
+        params = params.replace({"guard.margin": margin, "guard.window": 100.0})
+    naive = Scan(trace, simulator.sessions, policy.name, simulator.num_blocks, {})
+    for request in range(trace.num_requests):
+        naive.look(simulator)
+        simulator.serve(1, params)
+        naive.serve(request)
+        held = [-1 if slot is None else slot.identity for slot in naive.slots]
+        assert simulator.cache.blocks["identity"].tolist() == held
+        check_invariants(simulator)
+        check_state(simulator)
+    assert simulator.hit_blocks.tolist() == naive.hits
+
+
+def gittins(hazard: list[float]) -> list[float]:
+    """The index by its definition: over all ages at which to give up."""
+    p = [1 - math.sqrt(1 - hazard[b // 2]) for b in range(BINS)]
+    curve = []
+    for b in range(BINS):
+        used, held, reached, best = 0.0, 0.0, 1.0, 0.0
+        for k in range(b, BINS):
+            used += reached * p[k]
+            held += reached * WIDTHS[k] * (1 - p[k] / 2)
+            reached *= 1 - p[k]
+            best = max(best, used / held)
+        curve.append(best)
+    return curve
+
+
+@settings(max_examples=200, deadline=None)
+@given(hazard=st.lists(st.floats(1e-9, 0.999), min_size=GROUPS, max_size=GROUPS))
+def test_a_curve_is_gittins_index_by_its_definition(hazard: list[float]) -> None:
+    room = np.zeros(GROUPS + 2 * BINS)
+    room[:GROUPS] = hazard
+    curves = np.zeros((1, BINS), np.float32)
+    make_curve(room, KINDS["gittins"], False, curves, 0)
+    np.testing.assert_allclose(curves[0], gittins(hazard), rtol=1e-5)
+
+
+def test_before_anything_is_learned_older_is_worse() -> None:
+    room = np.zeros(GROUPS + 2 * BINS)
+    learner.predict_additive(learner.start(), np.zeros(64, np.int32), 0, room)
+    assert room[0] == pytest.approx(0.15)
+    curves = np.zeros((1, BINS), np.float32)
+    make_curve(room, KINDS["gittins"], True, curves, 0)
+    assert (np.diff(curves[0]) <= 0).all()
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
+def test_what_is_learned_does_not_depend_on_later_requests(policy: Hazard) -> None:
+    full, cut = tiny_trace(seed=5, requests=300), tiny_trace(seed=5, requests=300)
+    count = 170
+    cut = replace(
+        cut,
+        **{
+            name: getattr(cut, name)[:count]
+            for name in ("arrival", "session", "turn", "prompt_tokens", "output_tokens", "salt", "flags", "phase")
+        },
+        prompt_start=cut.prompt_start[: count + 1],
+        prompt_blocks=cut.prompt_blocks[: cut.prompt_start[count]],
+        generated_start=cut.generated_start[: count + 1],
+        generated_blocks=cut.generated_blocks[: cut.generated_start[count]],
+    )
+    num_blocks = int(full.request_blocks.max()) * 3
+    a, b = Simulator(full, policy, num_blocks), Simulator(cut, policy, num_blocks)
+    a.serve(count)
+    b.serve(count)
+    assert a.evictions > 100
+    assert np.array_equal(a.hit_blocks[:count], b.hit_blocks)
+    assert a.cache.ints.tobytes() == b.cache.ints.tobytes()
+    assert a.cache.reals.tobytes() == b.cache.reals.tobytes()
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
+def test_a_saved_run_goes_on_to_the_bit(policy: Hazard) -> None:
+    trace = tiny_trace(seed=6, requests=300)
+    num_blocks = int(trace.request_blocks.max()) * 3
+    whole, first, second = (Simulator(trace, policy, num_blocks) for _ in range(3))
+    whole.serve(150)
+    whole.serve(150)
+    first.serve(150)
+    second.load_state_dict(first.state_dict())
+    second.serve(150)
+    assert np.array_equal(whole.hit_blocks, second.hit_blocks)
+    assert whole.cache.ints.tobytes() == second.cache.ints.tobytes()
+    assert whole.cache.reals.tobytes() == second.cache.reals.tobytes()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    trace=traces(max_requests=40),
+    scale=st.sampled_from([0.0, 1e-9, 1.0, 1e9, 1e300]),
+    outputs=st.sampled_from([0, 1, 2**31 - 1]),
+    data=st.data(),
+)
+def test_nothing_ever_is_infinite(trace: Trace, scale: float, outputs: int, data: st.DataObject) -> None:
+    trace = trace.without_generated()
+    trace = replace(trace, arrival=trace.arrival * scale, output_tokens=np.full(trace.num_requests, outputs, np.int32))
+    policy = data.draw(st.sampled_from(POLICIES))
+    space = policy.space()
+    action = data.draw(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=len(space), max_size=len(space)))
+    simulator = Simulator(trace, policy, int(np.diff(trace.prompt_start).max()) + 2)
+    simulator.serve(trace.num_requests, space.from_action(action))
+    check_state(simulator)
+
+
+def chain_trace(requests: list[tuple[float, int, int]]) -> Trace:
+    """Requests (arrival, which chain, its full blocks), each with a token of its own at the end; one-token blocks."""
+    builder = TraceBuilder(block_size=1)
+    for arrival, chain, blocks in requests:
+        prompt = [(chain * 10_000 + i, TokenType.USER) for i in range(blocks)]
+        builder.request(arrival, [*prompt, (5_000_000, TokenType.USER)], [(0, TokenType.RESPONSE)])
+    return builder.trace()
+
+
+@pytest.mark.parametrize("gap", [0.2, 1.0, 20.0])
+@pytest.mark.parametrize("policy", [Hazard(), GuardedHazard()], ids=["hazard", "adaptive"])
+def test_popularity_that_ends_is_forgotten(policy: Hazard, gap: float) -> None:
+    rounds = 20
+    requests = [(i * gap, 0, 64) for i in range(1000)]
+    requests += [((1000 + i) * gap, 1 + i % 10, 12) for i in range(10 * rounds)]
+    trace = chain_trace(requests)
+    hits = {}
+    for name, p in (("lru", LRU()), ("ours", policy)):
+        simulator = Simulator(trace, p, 128 + 10)
+        simulator.serve(trace.num_requests)
+        hits[name] = int(simulator.hit_blocks[-10:].sum())
+    assert hits["ours"] >= 0.95 * hits["lru"]
+    assert hits["lru"] > 100
+
+
+@pytest.mark.parametrize("policy", [Hazard(), GuardedHazard()], ids=["hazard", "adaptive"])
+def test_a_class_that_turns_attractive_again_is_kept(policy: Hazard) -> None:
+    """Chains of 30 blocks come back after 4,000 s and lose to those of 10 that come back after 100; then after 400."""
+    events: list[tuple[float, int, int]] = []
+    for chain in range(40):
+        events += [(chain * 2.5 + k * 100.0, chain, 10) for k in range(1000)]
+    change = 60_000.0
+    for chain in range(100, 110):
+        offset = (chain - 100) * 40.0
+        events += [(offset + k * 4000.0, chain, 30) for k in range(15)]
+        events += [(change + offset + k * 400.0, chain, 30) for k in range(90)]
+    events.sort()
+    trace = chain_trace(events)
+    ours = np.array([chain >= 100 for _, chain, _ in events])
+    late = np.flatnonzero(ours & np.array([at >= change for at, _, _ in events]))
+    hits = {}
+    for name, p in (("lru", LRU()), ("ours", policy)):
+        simulator = Simulator(trace, p, 40 * 11 + 10 * 31 + 100)
+        simulator.serve(trace.num_requests)
+        hits[name] = int(simulator.hit_blocks[late[200:300]].sum())
+    assert hits["lru"] > 1000
+    assert hits["ours"] >= 0.8 * hits["lru"]
+
+
+def test_metadata_is_bounded_and_flat() -> None:
+    num_blocks, length, requests = 1024, 64, 15_625  # 1e6 unique blocks
+    ids = np.arange(requests * length, dtype=np.int32)
+    zeros = np.zeros(requests, np.int32)
+    offset = np.tile(np.arange(length, dtype=np.int32), requests)
+    trace = Trace(
+        block_size=1,
+        arrival=np.arange(requests) * 1.0,
+        session=zeros - 1,
+        turn=zeros - 1,
+        prompt_tokens=zeros + length,
+        output_tokens=zeros,
+        salt=zeros,
+        flags=zeros.astype(np.uint8),
+        phase=zeros.astype(np.uint8),
+        prompt_start=np.arange(requests + 1, dtype=np.int64) * length,
+        prompt_blocks=ids,
+        generated_start=np.zeros(requests + 1, np.int64),
+        generated_blocks=np.empty(0, np.int32),
+        parent=np.where(offset == 0, -1, ids - 1).astype(np.int32),
+        offset=offset,
+        token_type=np.zeros(len(ids), np.uint8),
+    )
+    simulator = Simulator(trace, GuardedHazard(), num_blocks)
+    state = state_of(simulator)
+    entries = len(state.entries) + len(state.segments)
+    assert entries <= 16 * num_blocks + 1
+    assert state.entries.dtype.itemsize <= 64
+    assert state.segments.dtype.itemsize + state.levels.shape[1] <= 64
+    size = simulator.cache.ints.nbytes
+    simulator.serve(requests)
+    assert simulator.evictions > 990_000
+    assert simulator.cache.ints.nbytes == size
+    check_state(simulator)
+
+
+def test_the_shadows_hit_what_their_policies_hit() -> None:
+    trace = tiny_trace(seed=7, requests=400).without_generated()
+    num_blocks = int(trace.request_blocks.max()) * 4
+    policy = GuardedHazard()
+    params = policy.space().start().replace({"guard.window": 1e5, "guard.margin": 0.1})
+    simulator = Simulator(trace, policy, num_blocks)
+    simulator.serve(trace.num_requests, params)
+    alone = {}
+    for other in (Hazard(), LRU()):
+        run = Simulator(trace, other, num_blocks)
+        run.serve(trace.num_requests)
+        alone[other.name] = int(run.hit_blocks.sum())
+    assert alone["hazard"] != alone["lru"]
+    advantage = float(state_of(simulator).head[0]["advantage"])
+    assert advantage == pytest.approx(alone["hazard"] - alone["lru"], rel=0.05, abs=5)
+
+
+@pytest.mark.parametrize("sees", SIGHTS)
+def test_oracles_are_marked_and_run(sees: str) -> None:
+    policy = SeeingHazard(sees)
+    assert policy.oracle
+    trace = tiny_trace(seed=8, requests=200)
+    simulator = Simulator(trace, policy, int(trace.request_blocks.max()) * 3)
+    simulator.serve(trace.num_requests)
+    assert len(set(state_of(simulator).levels[:, FORESIGHT].tolist())) > 1
+    check_state(simulator)
+
+
+def test_a_misspelt_option_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="gittins"):
+        Hazard(index="gitins")
