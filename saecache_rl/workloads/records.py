@@ -21,7 +21,8 @@ from saecache_rl.errors import InputError
 
 #: The part of the records that may be malformed.
 TOLERATED = 0.01
-_LARGEST = 2**31 - 1
+#: Tokens of a prompt or a reply beyond which a number is a mistake; no model takes nearly as many.
+_LARGEST = 2**24
 _NAMED = 5  # malformed records named in full in a note
 
 
@@ -145,7 +146,7 @@ def count(record: Mapping[str, Any], *names: str, least: int = 0) -> int:
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LARGEST:
-        raise BadRecordError(f"{names[0]} is {str(value)[:40]}, expected a whole number of at least {least}")
+        raise BadRecordError(f"{names[0]} is {str(value)[:40]}, expected a whole number from {least} to {_LARGEST}")
     return value
 
 
@@ -180,4 +181,4 @@ def text_count(record: Mapping[str, Any], name: str, least: int = 0) -> int:
     try:
         return count({name: float(text)}, name, least=least)
     except (ValueError, OverflowError):
-        raise BadRecordError(f"{name} is {text[:40]!r}, expected a whole number of at least {least}") from None
+        raise BadRecordError(f"{name} is {text[:40]!r}, expected a whole number from {least} on") from None
