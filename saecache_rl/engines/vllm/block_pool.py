@@ -32,6 +32,7 @@ from vllm.v1.core.kv_cache_utils import (  # noqa: E402
 #: After so many failing calls without a good one between them, the policy is left out for good.
 FAILURES = 10
 _ID, _REFERENCES = attrgetter("block_id"), attrgetter("ref_cnt")
+_HASH, _NULL = attrgetter("_block_hash"), attrgetter("is_null")
 
 
 class PolicyQueue(FreeKVCacheBlockQueue):  # type: ignore[misc]
@@ -177,13 +178,28 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
         block._block_hash = block._block_hash_num_tokens = None
         return self.cached_block_hash_to_block.pop(key, block.block_id) is not None
 
-    def _insert_block_hash(self, block_hash_with_group_id: Any, block: KVCacheBlock, num_tokens: int | None) -> None:
-        key = block_hash_with_group_id
-        if block._block_hash is not None or self.cached_block_hashes_by_block:
-            super()._insert_block_hash(key, block, num_tokens)
-            return
-        block._block_hash, block._block_hash_num_tokens = key, num_tokens
-        self.cached_block_hash_to_block.insert(key, block)
+    def _cache(self, request: Any, blocks: list[KVCacheBlock], offset: int, block_size: int, group_id: int) -> bool:
+        """Give `blocks`, which are the request's from number `offset` on, their hashes; False if that is not so plain."""
+        if self.enable_kv_cache_events or self.cached_block_hashes_by_block or block_size != self.hash_block_size:
+            return False
+        if any(map(_HASH, blocks)) or any(map(_NULL, blocks)):
+            return False
+        insert = self.cached_block_hash_to_block.insert
+        hashes = request.block_hashes[offset : offset + len(blocks)]
+        for number, (block, block_hash) in enumerate(zip(blocks, hashes, strict=True), offset + 1):
+            block._block_hash = key = make_block_hash_with_group_id(block_hash, group_id)
+            block._block_hash_num_tokens = number * block_size
+            insert(key, block)
+        return True
+
+    def _free(self, blocks: list[KVCacheBlock]) -> None:
+        unhashed, hashed = [], []
+        for block in blocks:
+            block.ref_cnt -= 1
+            if block.ref_cnt == 0 and not block.is_null:
+                (unhashed if block._block_hash is None else hashed).append(block)
+        self.free_block_queue.prepend_n(unhashed)
+        self.free_block_queue.append_n(hashed)
 
     def _touch(self, blocks: Sequence[KVCacheBlock]) -> None:
         if self.metrics_collector is not None:
@@ -232,12 +248,20 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
         block_mask: list[bool] | None = None,
     ) -> None:
         """See vLLM."""
-        super().cache_full_blocks(
-            request, blocks, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, block_mask
-        )
-        if self.serving is None or num_cached_blocks >= num_full_blocks:
+        if num_cached_blocks >= num_full_blocks:
             return
-        ids = list(map(_ID, blocks[num_cached_blocks:num_full_blocks]))
+        new = blocks[num_cached_blocks:num_full_blocks]
+        if (
+            self.serving is None
+            or block_mask is not None
+            or not self._cache(request, new, num_cached_blocks, block_size, kv_cache_group_id)
+        ):
+            super().cache_full_blocks(
+                request, blocks, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, block_mask
+            )
+        if self.serving is None:
+            return
+        ids = list(map(_ID, new))
         before = blocks[num_cached_blocks - 1].block_id if num_cached_blocks else 0
         self._tell("insert", lambda serving: self._insert(serving, request, ids, num_cached_blocks, before))
 
@@ -252,9 +276,12 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
         """See vLLM."""
         blocks = list(ordered_blocks)
-        super().free_blocks(blocks)
-        if self.serving is None or not blocks:
+        if self.serving is None:
+            super().free_blocks(blocks)
             return
+        if not blocks:
+            return
+        self._free(blocks)
         served, over = self.releasing, self.over
         if served is None:
             served, over = self.owners.pop(blocks[0].block_id, (None, False))

@@ -34,12 +34,6 @@ EXPECTED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.block_pool", "BlockPool", "reset_prefix_cache", ()),
     ("vllm.v1.core.block_pool", "BlockPool", "get_cached_block", ("block_hash", "kv_cache_group_ids")),
     ("vllm.v1.core.block_pool", "BlockPool", "_maybe_evict_cached_block", ("block",)),
-    (
-        "vllm.v1.core.block_pool",
-        "BlockPool",
-        "_insert_block_hash",
-        ("block_hash_with_group_id", "block", "num_tokens"),
-    ),
     ("vllm.v1.core.block_pool", "BlockHashToBlockMap", "get_one_block", ("key",)),
     ("vllm.v1.core.block_pool", "BlockHashToBlockMap", "insert", ("key", "block")),
     ("vllm.v1.core.block_pool", "BlockHashToBlockMap", "pop", ("key", "block_id")),
