@@ -103,10 +103,14 @@ def main() -> None:
     median = {name: statistics.median(values) for name, values in micros.items()}
     for name in sides:
         pool = replays[name].manager.block_pool
-        print(f"{name}: {median[name]:.0f} microseconds a request (of {min(micros[name]):.0f} to {max(micros[name]):.0f})")
+        print(
+            f"{name}: {median[name]:.0f} microseconds a request (of {min(micros[name]):.0f} to {max(micros[name]):.0f})"
+        )
         if name != "vllm":
             counts = pool.serving.counts
-            print(f"  evictions {pool.serving.live.evictions}, fallbacks {counts.fallbacks}, errors {dict(counts.errors)}")
+            print(
+                f"  evictions {pool.serving.live.evictions}, fallbacks {counts.fallbacks}, errors {dict(counts.errors)}"
+            )
     result = {f"{name}_ratio": round(median[name] / median["vllm"], 3) for name in ("lru", "saecache")}
     result |= {f"{name}_microseconds": round(value, 1) for name, value in median.items()}
     print(json.dumps(result))

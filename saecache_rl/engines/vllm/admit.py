@@ -124,7 +124,17 @@ def access(handle, ids, prompt, token_types, block_size):  # type: ignore[no-unt
             retention.priority[slot] = 0
         elif retention.seconds[slot] > 0.0 and pool.now < retention.until[slot]:
             retention.until[slot] = pool.now + retention.seconds[slot]
-    _count(cache, counters, chain, hits, prompt, token_types, work.call[0].matchable, work.call[0].prompt_tokens, block_size)
+    _count(
+        cache,
+        counters,
+        chain,
+        hits,
+        prompt,
+        token_types,
+        work.call[0].matchable,
+        work.call[0].prompt_tokens,
+        block_size,
+    )
     _count_gap(counters, work.call[0].gap_seconds, work.call[0].gap_kind)
     if handle[FUNCTIONS + 10] != 0:
         _tell_access(cache, nodes, work, handle, hits, prompt, token_types)

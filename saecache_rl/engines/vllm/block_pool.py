@@ -66,6 +66,8 @@ class PolicyQueue(FreeKVCacheBlockQueue):  # type: ignore[misc]
 class PolicyBlockPool(BlockPool):  # type: ignore[misc]
     """A block pool whose victims a policy chooses, once `serve` has given it one."""
 
+    free_block_queue: FreeKVCacheBlockQueue
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.serving: Serving | None = None
@@ -179,7 +181,7 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
         return self.cached_block_hash_to_block.pop(key, block.block_id) is not None
 
     def _cache(self, request: Any, blocks: list[KVCacheBlock], offset: int, block_size: int, group_id: int) -> bool:
-        """Give `blocks`, which are the request's from number `offset` on, their hashes; False if that is not so plain."""
+        """Give `blocks`, the request's from number `offset` on, their hashes; False if that is not so plain."""
         if self.enable_kv_cache_events or self.cached_block_hashes_by_block or block_size != self.hash_block_size:
             return False
         if any(map(_HASH, blocks)) or any(map(_NULL, blocks)):
@@ -193,7 +195,8 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
         return True
 
     def _free(self, blocks: list[KVCacheBlock]) -> None:
-        unhashed, hashed = [], []
+        unhashed: list[KVCacheBlock] = []
+        hashed: list[KVCacheBlock] = []
         for block in blocks:
             block.ref_cnt -= 1
             if block.ref_cnt == 0 and not block.is_null:

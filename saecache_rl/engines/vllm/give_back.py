@@ -25,7 +25,7 @@ from saecache_rl.engines.vllm.handle import (
 )
 from saecache_rl.engines.vllm.nodes import NODES, add_node, find_node, nodes_at, tidy_node
 from saecache_rl.engines.vllm.retention import retain, retention_at
-from saecache_rl.vocabulary import NUM_QUEUES, NUM_TOKEN_TYPES
+from saecache_rl.vocabulary import NUM_QUEUES
 
 
 @kernel(types.void(CACHE, NODES, INT))

@@ -21,7 +21,6 @@ from saecache_rl.engines.vllm.retention import RETENTION_WORDS
 from saecache_rl.handles import array_at, function_at
 from saecache_rl.vocabulary import NUM_QUEUES, NUM_TOKEN_TYPES
 
-
 #: What a call says of the request and the time; an array of one.
 CALL = np.dtype(
     [
@@ -58,7 +57,13 @@ class Work(NamedTuple):
 
 
 WORK = types.NamedTuple(
-    (types.int32[::1], types.int32[::1], types.int32[::1], types.float64[::1], types.Array(numba.from_dtype(CALL), 1, "C")),
+    (
+        types.int32[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.float64[::1],
+        types.Array(numba.from_dtype(CALL), 1, "C"),
+    ),
     Work,
 )
 _ints, _longs, _reals = array_at(types.int32[::1]), array_at(types.int64[::1]), array_at(types.float64[::1])
@@ -81,6 +86,7 @@ IDS = types.int32[::1]
 
 @kernel(COUNTERS(HANDLE), forceinline=True)
 def counters_at(handle):  # type: ignore[no-untyped-def]
+    """The counters that a handle names."""
     h = handle[AFTER_RETENTION:]
     return Counters(
         _longs(h[0], h[1]), _by_queue(h[2], h[3]), _by_type(h[4], h[5]), _by_bin(h[6], h[7]), _by_kind(h[8], h[9])
@@ -89,6 +95,7 @@ def counters_at(handle):  # type: ignore[no-untyped-def]
 
 @kernel(WORK(HANDLE), forceinline=True)
 def work_at(handle):  # type: ignore[no-untyped-def]
+    """The work room that a handle names."""
     h = handle[AFTER_COUNTERS:]
     return Work(
         _ints(h[0], h[1]),
@@ -101,6 +108,7 @@ def work_at(handle):  # type: ignore[no-untyped-def]
 
 @kernel(types.void(CACHE, WORK))
 def set_request(cache, work):  # type: ignore[no-untyped-def]
+    """Put what the call says of the request and the time into the cache."""
     call = work.call[0]
     request = cache.request[0]
     request.number = call.number

@@ -6,7 +6,7 @@
 | session_kind | single, chat or agentic | single: no further turn; agentic: the session uses tools; chat: it does not |
 | spans | [[start, end, type], …], tokens | token types, for those of the chat template; JSON text, or flat |
 | priority | 0 to 99, 50 if only seconds are given | lower goes first among retained blocks |
-| retention_seconds | above 0, at most a week; 60 if only a priority is given | how long blocks are retained after a hit |
+| retention_seconds | above 0, at most a week; 60 if only a priority is given | how long a hit retains blocks |
 | no_reuse | true or false | the request's own blocks go first |
 
 A hint moves a block's rank and pins nothing. What is not as described is ignored and counted.

@@ -141,9 +141,7 @@ class Template:
     begins: TokenType
 
 
-def find_template(
-    token_id: Callable[[str], int | None], encode: Callable[[str], Sequence[int]]
-) -> Template | None:
+def find_template(token_id: Callable[[str], int | None], encode: Callable[[str], Sequence[int]]) -> Template | None:
     """The template of a tokenizer, None if it has the special tokens of no known format.
 
     Args:

@@ -32,7 +32,7 @@ def check_supported(coordinator: Any) -> None:
     manager = managers[0]
     if type(manager) is not FullAttentionManager:
         raise InputError(
-            f"saecache_rl supports full attention, this model's KV cache is managed by {type(manager).__name__}; {remedy}"
+            f"saecache_rl supports full attention, this model's cache is managed by {type(manager).__name__}; {remedy}"
         )
     hash_block_size = coordinator.block_pool.hash_block_size
     if manager.block_size != hash_block_size:

@@ -40,7 +40,7 @@ class Recorded(Policy):
         """The policy's, with the note."""
         return replace(self._policy.functions(), on_evict=_note)
 
-    def classes(self) -> tuple[bool, ...]:
+    def classes(self) -> tuple[int, ...]:
         """The policy's."""
         return self._policy.classes()
 

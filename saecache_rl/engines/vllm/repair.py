@@ -31,6 +31,7 @@ def restore(handle, hashed, refs, order):  # type: ignore[no-untyped-def]
         heaps[c].room = 0
         heaps[c].start = 0
         heaps[c].head = -1
+        heaps[c].sampled = 0
         heaps[c].dirty = 1
     for i in range(len(order)):
         slot = order[i]

@@ -1,7 +1,7 @@
 """vLLM's schedulers with our manager: what the plug-in puts in force, and what `scheduler_cls` can name.
 
-    --scheduler-cls saecache_rl.engines.vllm.scheduler.PolicyAsyncScheduler     (the usual, asynchronous scheduling)
-    --scheduler-cls saecache_rl.engines.vllm.scheduler.PolicyScheduler          (synchronous)
+--scheduler-cls saecache_rl.engines.vllm.scheduler.PolicyAsyncScheduler     (the usual, asynchronous scheduling)
+--scheduler-cls saecache_rl.engines.vllm.scheduler.PolicyScheduler          (synchronous)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _WithPolicy:
         vllm_scheduler.KVCacheManager = PolicyKVCacheManager
         plugin.model_config = vllm_config.model_config
         try:
-            super().__init__(vllm_config, *args, **kwargs)
+            super().__init__(vllm_config, *args, **kwargs)  # type: ignore[call-arg]
         finally:
             vllm_scheduler.KVCacheManager = own
             plugin.model_config = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from numba import types
 
@@ -41,8 +42,6 @@ SESSION = np.dtype(
 
 
 def _records(dtype: Any, dimensions: int = 1) -> Any:
-    import numba
-
     return types.Array(numba.from_dtype(dtype), dimensions, "C")
 
 
@@ -187,9 +186,7 @@ class LiveSessions:
         hinted = BY_LINEAGE if hint is None else self._number_of(hint)
         if len(prompt) > len(self._places):
             self._places = np.empty(len(prompt), np.int64)
-        session = int(
-            _begin(self._seen, self._numbers, self._sessions, hinted, prompt, prompt_tokens, self._places)
-        )
+        session = int(_begin(self._seen, self._numbers, self._sessions, hinted, prompt, prompt_tokens, self._places))
         record = self._sessions[session % len(self._sessions)]
         if hint is not None:
             self._hinted[hint] = session

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import warnings
+from typing import Any
 
 import pytest
 
@@ -13,18 +12,14 @@ from saecache_rl.engines.vllm.needs import INSTALL
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch and vLLM warn of themselves when they are first imported
     pytest.importorskip("vllm", reason=f"needs vLLM: {INSTALL}", exc_type=ImportError)
-    import torch  # noqa: F401
-    import torch.utils.mkldnn
-    import vllm.distributed.kv_events
-    import vllm.v1.core.sched.async_scheduler
     from vllm import SamplingParams  # noqa: F401
 
     import saecache_rl.engines.vllm.scheduler  # noqa: F401
 
-from saecache_rl.cache.policy import Policy  # noqa: E402
-from saecache_rl.engines.vllm.replay import Replay  # noqa: E402
-from saecache_rl.workloads.trace import Trace  # noqa: E402
-from tests.support import tiny_trace  # noqa: E402
+from saecache_rl.cache.policy import Policy
+from saecache_rl.engines.vllm.replay import Replay
+from saecache_rl.workloads.trace import Trace
+from tests.support import tiny_trace
 
 BLOCK = 16
 

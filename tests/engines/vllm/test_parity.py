@@ -10,19 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines.vllm import support  # skips without vLLM
-
-from saecache_rl.cache.policies.lru import LRU  # noqa: I001
+from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.cache.policies.saecache import SAECache
 from saecache_rl.cache.policies.unicache import UniCache
 from saecache_rl.cache.policy import Policy
 from saecache_rl.engines.simulator import Simulator
 from saecache_rl.engines.vllm.recorded import Recorded, victims_by_request
 from saecache_rl.engines.vllm.replay import Replay
-from saecache_rl.envs.configured import make
+from saecache_rl.envs.configured import by_name, make
 from saecache_rl.workloads.sessions import lineage
 from saecache_rl.workloads.trace import Trace
 from tests.cache.strategies import traces
+from tests.engines.vllm import support
 from tests.support import tiny_trace
 
 pytestmark = pytest.mark.live
@@ -69,14 +68,15 @@ def test_whole_block_prompts_and_replies_made_twice(
 
 @pytest.mark.parametrize("workload", ["chat", "agentic", "templated"])
 def test_a_hundred_requests_of_generated_workloads(workload: str) -> None:
-    target = dict(__import__("saecache_rl.envs.configured", fromlist=["by_name"]).by_name("workload", workload))
-    target.pop("num_blocks", None)
+    target = {key: value for key, value in by_name("workload", workload).items() if key != "num_blocks"}
     trace = make("workload", target | {"requests": 100})
     for policy in (LRU(), SAECache()):
         compare(trace, int(trace.request_blocks.max() * 2), policy, False)
 
 
-@pytest.mark.skipif("SAECACHE_DATA_DIR" not in os.environ, reason="needs SAECACHE_DATA_DIR, the folder of public traces")
+@pytest.mark.skipif(
+    "SAECACHE_DATA_DIR" not in os.environ, reason="needs SAECACHE_DATA_DIR, the folder of public traces"
+)
 def test_a_hundred_requests_of_a_public_trace() -> None:
     from saecache_rl.workloads.mooncake import mooncake  # type: ignore[attr-defined,unused-ignore]
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.engines.vllm import support  # noqa: F401  (skips without vLLM)
-
-from saecache_rl.engines.vllm import plugin  # noqa: I001
+from saecache_rl.engines.vllm import plugin
 from saecache_rl.engines.vllm.signatures import check_signatures
 from saecache_rl.errors import InputError
+from tests.engines.vllm import support  # noqa: F401
 
 pytestmark = pytest.mark.live
 

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.engines.vllm.support import (  # skips without vLLM
+from saecache_rl.cache.policies.lru import LRU
+from saecache_rl.cache.policies.saecache import SAECache
+from saecache_rl.cache.policy import Policy
+from saecache_rl.errors import InputError
+from tests.engines.vllm.support import (
     BLOCK,
     check_agreement,
     finish,
@@ -15,11 +19,6 @@ from tests.engines.vllm.support import (  # skips without vLLM
     replay,
     start,
 )
-
-from saecache_rl.cache.policies.lru import LRU  # noqa: I001
-from saecache_rl.cache.policies.saecache import SAECache
-from saecache_rl.cache.policy import Policy
-from saecache_rl.errors import InputError
 
 pytestmark = pytest.mark.live
 
@@ -259,6 +258,4 @@ def test_several_groups_and_other_attention_are_refused_by_name() -> None:
         groups = [KVCacheGroupSpec([f"layer {i}"], spec) for i, spec in enumerate(specs)]
         config = KVCacheConfig(num_blocks=21, kv_cache_tensors=[], kv_cache_groups=groups)
         with pytest.raises(InputError, match=named):
-            PolicyKVCacheManager(
-                config, max_model_len=320, scheduler_block_size=16, hash_block_size=16, choice=choice
-            )
+            PolicyKVCacheManager(config, max_model_len=320, scheduler_block_size=16, hash_block_size=16, choice=choice)
