@@ -17,3 +17,17 @@ def need_vllm() -> None:
     """
     if find_spec("vllm") is None:
         raise InputError(f"the live engine needs vLLM 0.32, which is not installed: {INSTALL}")
+    _answer_vars()
+
+
+def _answer_vars() -> None:
+    """Let vLLM look through numba's modules.
+
+    vLLM's CPU worker calls `vars()` on what it finds in any module and takes the result for a dict. llvmlite's handle of
+    its library answers every name, `__dict__` too, with a C function, unless the name is in its table of known ones.
+    """
+    from llvmlite.binding import ffi
+
+    table = getattr(getattr(ffi, "lib", None), "_fntab", None)
+    if isinstance(table, dict):
+        table.setdefault("__dict__", {})
