@@ -134,7 +134,7 @@ def _resume(kind: type[Settings], run: Run[Settings], arguments: list[str], fold
         raise _Ended(error) from None
 
 
-def _settle(options: settings.RunSettings, given: list[str]) -> None:
+def _settle(options: settings.WorkloadSettings, given: list[str]) -> None:
     """Make the options mean the same from any folder, and say who seeds the workload."""
     if any(o.lstrip("+").startswith("workload.seed=") for o in given):
         options.reseed_workload = False

@@ -40,31 +40,40 @@ class WandbSettings:
 
 
 @dataclass
-class RunSettings:
-    """What every command that runs agents on a workload takes.
+class WorkloadSettings:
+    """What every command on a workload takes.
 
     Attributes:
         workload: a node of conf/workload; instantiating it gives a trace.
+        reseed_workload: a seed draws the workload anew, where it is drawn; false where `workload.seed=` is given.
+        plots: draw the figures.
+        resume: the folder of an interrupted run.
+    """
+
+    workload: dict[str, Any] = field(default_factory=dict)
+    reseed_workload: bool = True
+    plots: bool = True
+    resume: str | None = None
+
+
+@dataclass
+class RunSettings(WorkloadSettings):
+    """What every command that runs agents on a workload takes.
+
+    Attributes:
         engine: a node of conf/engine.
         predictor: a node of conf/predictor: will this session continue?
         num_blocks: capacity in blocks; which forms hold is up to the command.
         window: requests between two steps of the agent.
         reward: what the agent is told of a window: token_hit_ratio or ttft.
-        reseed_workload: a seed draws the workload anew, where it is drawn; false where `workload.seed=` is given.
-        plots: draw the figures.
-        resume: the folder of an interrupted run.
         wandb: Weights & Biases.
     """
 
-    workload: dict[str, Any] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
     predictor: dict[str, Any] = field(default_factory=dict)
     num_blocks: Any = "auto"
     window: int = 100
     reward: str = "token_hit_ratio"
-    reseed_workload: bool = True
-    plots: bool = True
-    resume: str | None = None
     wandb: WandbSettings = field(default_factory=WandbSettings)
 
 
@@ -98,7 +107,39 @@ class CompareSettings(RunSettings):
     workers: int | None = None
 
 
-Settings = TypeVar("Settings", bound=RunSettings)
+@dataclass
+class CharacterizeSettings(WorkloadSettings):
+    """Options of `characterize`.
+
+    Attributes:
+        sessions: how sessions are known: hint (the trace's own ids), lineage, or auto (hint where the trace has ids).
+    """
+
+    sessions: str = "auto"
+
+
+@dataclass
+class TrainPredictorSettings(WorkloadSettings):
+    """Options of `train_predictor`.
+
+    Attributes:
+        sessions: as in `CharacterizeSettings`.
+        seed: of the split by session and of the network's start.
+        test_share: part of the sessions, or of the time, that is held out.
+        text_buckets: hashed features of the prompt's latest text; 0 for none.
+        epochs, step, penalty: passes over the data, step and L2 penalty of the training.
+    """
+
+    sessions: str = "auto"
+    seed: int = 0
+    test_share: float = 0.3
+    text_buckets: int = 1024
+    epochs: int = 30
+    step: float = 0.05
+    penalty: float = 1e-4
+
+
+Settings = TypeVar("Settings", bound=WorkloadSettings)
 
 CONFIG_FILE = "config.yaml"
 
@@ -108,14 +149,22 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="train_settings", node=TrainSettings, provider="saecache_rl")
     store.store(name="compare_settings", node=CompareSettings, provider="saecache_rl")
+    store.store(name="characterize_settings", node=CharacterizeSettings, provider="saecache_rl")
+    store.store(name="train_predictor_settings", node=TrainPredictorSettings, provider="saecache_rl")
 
 
-def check(settings: RunSettings) -> None:
+def check(settings: WorkloadSettings) -> None:
     """Refuse values that no run can have.
 
     Raises:
         InputError: the first one found, with what it may be.
     """
+    if isinstance(settings, CharacterizeSettings | TrainPredictorSettings):
+        choice("sessions", settings.sessions, ("auto", *SESSIONS))
+    if isinstance(settings, TrainPredictorSettings):
+        _check_training(settings)
+    if not isinstance(settings, RunSettings):
+        return
     for name in ("engine", "predictor"):
         if not getattr(settings, name):
             raise InputError(f"no {name} is chosen; leave out '~{name}'")
@@ -141,6 +190,15 @@ def check(settings: RunSettings) -> None:
         )
     if isinstance(settings, CompareSettings) and settings.workers is not None and settings.workers < 1:
         raise InputError(f"workers={settings.workers}: give at least one, or null for one a core")
+
+
+def _check_training(settings: TrainPredictorSettings) -> None:
+    if not 0 < settings.test_share < 1:
+        raise InputError(f"test_share={settings.test_share}: a part of the data, between 0 and 1")
+    if settings.epochs < 1 or not 0 <= settings.text_buckets <= 2**20 or not 0 <= settings.seed < 2**32:
+        raise InputError("epochs is at least 1, text_buckets from 0 to 1048576, seed from 0 to 4294967295")
+    if not 0 < settings.step < float("inf") or not 0 <= settings.penalty < float("inf"):
+        raise InputError("step is a positive number, penalty one that is not negative")
 
 
 def choice(option: str, value: object, known: tuple[str, ...]) -> None:
@@ -182,7 +240,7 @@ def refuse_used(folder: Path) -> None:
         )
 
 
-def write(settings: RunSettings, folder: Path) -> None:
+def write(settings: WorkloadSettings, folder: Path) -> None:
     """Write the options, complete and resolved, to the run's folder.
 
     Raises:

@@ -65,7 +65,7 @@ def plot_run(course: Course, path: Path) -> None:
     """Draw phases, request mix, hit ratio and parameters over the requests served."""
     groups = _parameter_groups(course.space)
     heights = [1.1, 2.6] + [1.3] * len(groups)
-    figure = _figure(10.5, 1.1 + 1.12 * sum(heights))
+    figure = new_figure(10.5, 1.1 + 1.12 * sum(heights))
     axes = figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights})
     trace = course.trace
     ratio = _ratio(course.hit_tokens[course.agent], trace)
@@ -85,9 +85,9 @@ def plot_run(course: Course, path: Path) -> None:
         _draw_parameters(ax, course, group, indices)
     axes[-1].set_xlabel("requests served")
     axes[-1].set_xlim(0, trace.num_requests)
-    axes[-1].xaxis.set_major_formatter(_thousands())
+    axes[-1].xaxis.set_major_formatter(thousands())
     figure.align_ylabels(list(axes))
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def plot_comparison(
     path: Path, title: str, curves: Sequence[Curve], lru: Curve, optimum: Curve, ceiling_ratio: float, block_size: int
 ) -> None:
     """Draw hit ratio over capacity, the agents between LRU and the optimum, below the ceiling."""
-    figure = _figure(9.0, 7.4)
+    figure = new_figure(9.0, 7.4)
     ax, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 2]})
     marker = "o" if len(lru.num_blocks) < 30 else None
     dashed: dict[str, Any] = {"linestyle": "--", "marker": marker, "markersize": 3}
@@ -135,7 +135,7 @@ def plot_comparison(
         below.set_xscale("log")
         below.xaxis.set_major_locator(_few_logarithmic())
         below.xaxis.set_minor_formatter(_nothing())
-    below.xaxis.set_major_formatter(_thousands())
+    below.xaxis.set_major_formatter(thousands())
     below.set_xlabel(f"capacity, blocks of {block_size} tokens")
     ax.set_ylabel("token hit ratio, %")
     below.set_ylabel("points above LRU")
@@ -144,7 +144,7 @@ def plot_comparison(
     ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)
     ax.set_title(title, loc="left", fontsize=12, fontweight="bold")
     figure.align_ylabels([ax, below])
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _draw_mix(ax: Axes, course: Course) -> None:
@@ -273,7 +273,8 @@ def _legend(ax: Axes) -> None:
     )
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Make an empty figure of so many inches, drawn without a display."""
     _give_matplotlib_a_folder()
     import matplotlib as mpl  # takes half a second
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -285,7 +286,8 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG, whole or not at all."""
     partial = path.with_name(path.name + ".partial")
     figure.savefig(partial, format="png", dpi=130, facecolor="white")
     partial.replace(path)
@@ -299,7 +301,8 @@ def _give_matplotlib_a_folder() -> None:
         Path(os.environ["MPLCONFIGDIR"]).mkdir(exist_ok=True)
 
 
-def _thousands() -> Any:
+def thousands() -> Any:
+    """Return a formatter of numbers with commas."""
     from matplotlib.ticker import FuncFormatter
 
     return FuncFormatter(lambda value, _: f"{value:,.0f}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,6 +31,7 @@ class AgentRequest(NamedTuple):
     flags: int
     input_type: TokenType  # of what is new in its prompt, the earlier reply apart
     reasoning_share: float  # of its reply's tokens
+    reply_seconds: float  # nan where the file does not say
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def _request(record: Any, block_size: int, since: float, tools: bool) -> AgentRe
         flags=HAS_TOOLS * has_tools | ENDED_FOR_TOOL * calls,
         input_type=TokenType.TOOL_OUTPUT if "tool_result" in new else TokenType.USER,
         reasoning_share=("thinking" in said) / max(len(set(said)), 1),
+        reply_seconds=math.nan if record.get("api_time") is None else seconds(record, "api_time"),
     )
 
 

@@ -66,6 +66,7 @@ def assemble(
     generated: str = "known",
     phases: tuple[str, ...] = ("all",),
     notes: Mapping[str, str],
+    reply_seconds: npt.NDArray[np.float64] | None = None,
 ) -> Trace:
     """Chain the blocks and make the trace.
 
@@ -77,6 +78,7 @@ def assemble(
             blocks that it completes, new ones that no prompt will match.
         phases: names of the phases.
         notes: what goes into results, see `Trace.notes`.
+        reply_seconds: (R,) see `Trace`.
     """
     prompt = requests.prompt_tokens // block_size
     expected = completed_blocks(requests.prompt_tokens, requests.output_tokens, block_size)
@@ -110,6 +112,7 @@ def assemble(
         name=name,
         phases=phases,
         notes=dict(notes),
+        reply_seconds=reply_seconds,
     )
 
 

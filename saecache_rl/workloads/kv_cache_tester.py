@@ -178,7 +178,8 @@ def load(
         "malformed_requests": malformed.note(),
         "times_that_fall": f"{falls} (sorted)" if falls else "0",
     }
+    took = np.array([r.request.reply_seconds for r in rows])
     del rows
-    trace = assemble(columns, name=name, block_size=size, generated=generated, notes=notes)
+    trace = assemble(columns, name=name, block_size=size, generated=generated, notes=notes, reply_seconds=took)
     trace.validate()
     return trace

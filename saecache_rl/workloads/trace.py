@@ -93,6 +93,9 @@ class Trace:
     token_type: ByteColumn
     name: str = "trace"
     phases: tuple[str, ...] = ("all",)
+    # (R,) seconds that each reply took, nan where the source does not say; None where it never does. For
+    # characterisation only: no engine or policy reads it.
+    reply_seconds: FloatColumn | None = None
     # How the trace came about: options of the loader (arrivals, share, …) and counts, all as text; goes into results.
     notes: Mapping[str, str] = field(default_factory=dict)
 
@@ -209,6 +212,8 @@ class Trace:
         n = min(requests, self.num_requests)
         per_request = ("arrival", "session", "turn", "prompt_tokens", "output_tokens", "salt", "flags", "phase")
         cut: dict[str, npt.NDArray[np.generic]] = {c: getattr(self, c)[:n] for c in per_request}
+        if self.reply_seconds is not None:
+            cut["reply_seconds"] = self.reply_seconds[:n]
         for kind in ("prompt", "generated"):
             starts = getattr(self, f"{kind}_start")[: n + 1]
             cut |= {f"{kind}_start": starts, f"{kind}_blocks": getattr(self, f"{kind}_blocks")[: starts[-1]]}
@@ -232,6 +237,8 @@ class Trace:
         partial = path.with_name(path.name + ".partial")
         with partial.open("wb") as file:
             columns = {c: getattr(self, c) for c in COLUMNS}
+            if self.reply_seconds is not None:
+                columns["reply_seconds"] = self.reply_seconds
             np.savez(file, header=np.array(json.dumps(header, sort_keys=True)), **columns)
         partial.replace(path)
 
@@ -250,6 +257,8 @@ class Trace:
                         f"{path}: trace format {header['format']}, expected {FORMAT}; make the trace again"
                     )
                 columns = {c: np.ascontiguousarray(data[c], dtype=t) for c, t in COLUMNS.items()}
+                if "reply_seconds" in data:
+                    columns["reply_seconds"] = np.ascontiguousarray(data["reply_seconds"], dtype="f8")
             trace = Trace(
                 block_size=int(header["block_size"]),
                 name=str(header["name"]),
