@@ -6,9 +6,11 @@ Order in a heap: lower key, then deeper in its chain, then older access. A heap 
 
 from __future__ import annotations
 
+import math
+
 from numba import types
 
-from saecache_rl.cache.layout import BLOCKS, CACHE, HEAPS, INT, SLOTS
+from saecache_rl.cache.layout import BLOCKS, CACHE, FLOORS, HEAPS, INT, SLOTS
 from saecache_rl.compiled import kernel
 
 
@@ -111,6 +113,9 @@ def push(blocks, heaps, arena, slot):  # type: ignore[no-untyped-def]
     append(blocks, heaps, arena, slot)
     c = blocks[slot].cls
     if heaps[c].ordered == 1:
+        sift_up(blocks, arena, heaps[c].start, heaps[c].size - 1)
+    elif heaps[c].sampled == FLOORS:
+        blocks[slot].key = -math.inf  # first in line to get a floor
         sift_up(blocks, arena, heaps[c].start, heaps[c].size - 1)
     else:
         heaps[c].dirty = 1

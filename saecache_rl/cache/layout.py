@@ -70,6 +70,9 @@ POOL = np.dtype(
         ("ghost_next", "i8"),  # where the ring of ghosts is written next
         ("deepest", "f8"),  # largest offset seen in the structural queue, decaying by the window
         ("closed", "i8"),  # 1: leaves only (prefix closure); 0: any unreferenced block
+        ("horizon", "f8"),  # above 0: a lazy class's score is asked for its lowest value until so many seconds from now
+        ("span", "f8"),  # seconds for which floors are made
+        ("looked", "i8"),  # scores asked for since the floors were made
     ],
     align=True,
 )
@@ -102,15 +105,21 @@ HEAP = np.dtype(
         ("size", "i8"),
         ("room", "i8"),
         ("head", "i4"),  # the slot that `score` belongs to
-        ("ordered", "u1"),  # 1: the policy's key orders it, only its head can be lowest; 0: every leaf is scored
+        # 1: the policy's key orders it, only its head can be lowest; 0: every leaf is scored; LAZY: only those whose
+        # floor, the lowest that the score can be for a while, is low enough
+        ("ordered", "u1"),
         ("dirty", "u1"),
-        ("sampled", "u1"),
+        ("sampled", "u1"),  # 1: too large, only a sample was scored; FLOORS: its keys are floors
         ("score", "f8"),
-        ("now", "f8"),  # the clock and the version that the scores hold for
+        ("now", "f8"),  # the clock and the version that the scores hold for, of floors until when
         ("version", "i8"),
     ],
     align=True,
 )
+
+
+LAZY = 2
+FLOORS = 2
 
 
 class Cache(NamedTuple):

@@ -2,7 +2,8 @@
 
 The pool keeps the candidates (leaves, see `saecache_rl.cache.pool`) in a few *classes*. At release the policy gives
 every block a class and a key. In an *ordered* class the score must not fall as the key grows, so only the class's
-lowest key can be the victim and only it is scored; in any other class every candidate is scored. LRU is one ordered
+lowest key can be the victim and only it is scored; in a *lazy* class the policy's score can also tell the lowest that it
+will be for a while (``cache.pool[0].horizon``), so that few are scored; in any other every candidate is scored. LRU is one ordered
 class; SAECache has one for each (queue, token type) and shallow structural offset; a policy with
 an arbitrary score has one class without order.
 
@@ -104,8 +105,8 @@ class Policy:
         """The compiled functions."""
         return Functions()
 
-    def classes(self) -> tuple[bool, ...]:
-        """For each class of candidates, whether it is ordered by key; at most 255."""
+    def classes(self) -> tuple[int, ...]:
+        """For each class of candidates, whether it is ordered by key, or LAZY (`victims`); at most 255."""
         return (True,)
 
     def space(self) -> ParamSpace:

@@ -12,12 +12,10 @@ import numpy as np
 from numba import types
 
 from saecache_rl.cache.heap import append, precedes, push, rebuild, remove, replace_head, sift_up
-from saecache_rl.cache.layout import CACHE, INT, ON_EVICT, SCORE, SLOTS
+from saecache_rl.cache.layout import CACHE, FLOORS, INT, LAZY, ON_EVICT, SLOTS
+from saecache_rl.cache.lazy import SCORER, SCORES, take_lazy
 from saecache_rl.cache.pool import evict
 from saecache_rl.compiled import kernel
-
-SCORER = types.FunctionType(SCORE)
-SCORES = types.float64[::1]
 
 #: Unordered classes with more candidates are sampled.
 EXACT_LIMIT = 4096
@@ -70,8 +68,8 @@ def _refresh(cache, score, slots, scores):  # type: ignore[no-untyped-def]
     occupied = heaps[0].occupied
     for i in range(occupied):
         heap = heaps[heaps[i].listed]
-        if heap.ordered == 0:
-            if heap.dirty == 1 or heap.size > EXACT_LIMIT or heap.now != pool.now or heap.version != pool.version:
+        if heap.ordered != 1:
+            if heap.dirty == 1 or heap.sampled == FLOORS or heap.size > EXACT_LIMIT or heap.now != pool.now or heap.version != pool.version:
                 _rescore(cache, score, heaps[i].listed, slots, scores)
             else:
                 heap.head = cache.arena[heap.start]
@@ -163,7 +161,7 @@ def _take_scored(cache, score, need, taken, start, slots, scores):  # type: igno
         if c < 0:
             return count
         heap = cache.heaps[c]
-        if heap.ordered == 0 and heap.sampled == 1:
+        if heap.ordered != 1 and heap.sampled == 1:
             cache.pool[0].sampled += 1
             slot = heap.head
             remove(blocks, cache.heaps, cache.arena, slot)
@@ -186,7 +184,7 @@ def _take_scored(cache, score, need, taken, start, slots, scores):  # type: igno
             count += 1
             parent = evict(cache, slot)
             if parent >= 0 and blocks[parent].cls == c:
-                if heap.ordered == 0:
+                if heap.ordered != 1:
                     slots[0] = parent
                     score(cache, slots, 1, scores)
                     blocks[parent].key = scores[0]
@@ -200,7 +198,7 @@ def _take_scored(cache, score, need, taken, start, slots, scores):  # type: igno
             if heap.size == 0 or count == need:
                 break
             heap.head = cache.arena[heap.start]
-            if heap.ordered == 0:
+            if heap.ordered != 1:
                 heap.score = blocks[heap.head].key
             elif blocks[heap.head].key != key:
                 slots[0] = heap.head
@@ -229,7 +227,11 @@ def take(cache, score, on_evict, need, taken, slots, scores):  # type: ignore[no
     if len(cache.heaps) == 1 and cache.heaps[0].ordered == 1:
         count = _take_ordered(cache, need, taken, free)
     else:
-        count = _take_scored(cache, score, need, taken, free, slots, scores)
+        count = free
+        c = cache.heaps[0].listed
+        if cache.heaps[0].occupied == 1 and cache.heaps[c].ordered == LAZY and cache.heaps[c].size <= EXACT_LIMIT:
+            count = take_lazy(cache, score, c, need, taken, count, slots, scores)
+        count = _take_scored(cache, score, need, taken, count, slots, scores)
     on_evict(cache, taken[free:count], count - free)
     for i in range(free, count):
         cache.blocks[taken[i]].identity = -1

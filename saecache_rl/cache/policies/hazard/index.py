@@ -12,6 +12,7 @@ import math
 import numpy as np
 from numba import types
 
+from saecache_rl.cache.lazy import SLACK
 from saecache_rl.cache.policies.hazard.layout import BINS, CURVES, GROUPS, REALS
 from saecache_rl.compiled import kernel
 
@@ -89,3 +90,12 @@ def worth(curves, c, place):  # type: ignore[no-untyped-def]
     b = min(int(place), BINS - 2)
     low = np.float64(curves[c, b])
     return low + (place - b) * (np.float64(curves[c, b + 1]) - low)
+
+
+@kernel(types.float64(CURVES, types.int64, types.float64, types.float64), forceinline=True)
+def least_worth(curves, c, place, until):  # type: ignore[no-untyped-def]
+    """The curve's lowest value between two places."""
+    least = min(worth(curves, c, place), worth(curves, c, until))
+    for b in range(int(place) + 1 if place > 0.0 else 0, int(until) + 1):
+        least = min(least, np.float64(curves[c, b]))
+    return least * SLACK

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from saecache_rl.cache.layout import ON_EVICT, ON_RELEASE, SCORE
+from saecache_rl.cache.layout import LAZY, ON_EVICT, ON_RELEASE, SCORE
 from saecache_rl.cache.params import Param, ParamSpace
 from saecache_rl.cache.policies.hazard import features, index, learner, table
 from saecache_rl.cache.policies.hazard.entries import drop_if_unheld, trim
 from saecache_rl.cache.policies.hazard.guard import BY_HAZARD, BY_RELEASE, admit, judge, leading, make_room
-from saecache_rl.cache.policies.hazard.index import place_of, worth
+from saecache_rl.cache.policies.hazard.index import least_worth, place_of, worth
 from saecache_rl.cache.policies.hazard.layout import IN_SHADOW, allocate, state_at, view
 from saecache_rl.cache.policies.hazard.learner import ADDITIVE, TABLE, learn
 from saecache_rl.cache.policies.hazard.segments import look_up, record, request_before
@@ -23,27 +22,33 @@ from saecache_rl.compiled import kernel
 from saecache_rl.errors import InputError, nearest
 
 
+#: Of a spare copy: below every index.
+WORTHLESS = -1.0
+
+
 @kernel(SCORE)
 def score(cache, slots, size, scores):  # type: ignore[no-untyped-def]
-    """The index of each block at its age; a spare copy is worth nothing; LRU's key where the guard has LRU in force."""
+    """The index of each block at its age, or its lowest until the horizon; with LRU in force, the latest release."""
     state = state_at(cache)
     blocks = cache.blocks
     now = cache.pool[0].now
-    time, place = -1.0, 0.0
+    horizon = cache.pool[0].horizon
+    by_hazard = state.head[0].by_hazard
     for i in range(size):
         slot = slots[i]
-        block = blocks[slot]
-        if block.cls == BY_RELEASE:
-            scores[i] = block.key
+        if by_hazard == 0:
+            scores[i] = state.slots[slot].release
+            continue
+        if cache.first[blocks[slot].identity] != slot:
+            scores[i] = WORTHLESS
             continue
         entry = state.entries[state.slots[slot].entry]
-        if cache.first[block.identity] != slot:
-            scores[i] = -math.inf
-            continue
-        if entry.time != time:
-            time = entry.time
-            place = place_of(now - time)
-        scores[i] = worth(state.curves, np.int64(entry.curve), place)
+        curve = np.int64(entry.curve)
+        place = place_of(now - entry.time)
+        if horizon > 0.0:
+            scores[i] = least_worth(state.curves, curve, place, place_of(now + horizon - entry.time))
+        else:
+            scores[i] = worth(state.curves, curve, place)
 
 
 @kernel(ON_RELEASE)
@@ -144,9 +149,9 @@ class Hazard(Policy):
         """The compiled functions."""
         return Functions(score=score, on_release=on_release, on_evict=on_evict)
 
-    def classes(self) -> tuple[bool, ...]:
-        """One that is scored; with a guard another, ordered by release."""
-        return (False, True) if self.guarded else (False,)
+    def classes(self) -> tuple[int, ...]:
+        """One that is scored, lazily; with a guard another, ordered by release."""
+        return (LAZY, True) if self.guarded else (LAZY,)
 
     def space(self) -> ParamSpace:
         """The learner's steps, and the guard's window and margin."""
