@@ -124,9 +124,7 @@ def _gap_answers(ax: Axes, measured: Measured) -> None:
     _seconds_axis(ax)
     ax.set_ylabel("gaps not longer, %")
     ax.grid(color="#e3e3e3", linewidth=0.6)
-    ax.legend(fontsize=7, frameon=False, loc="upper left")
-    low = min(float(np.percentile(g.seconds, 0.5)) for g in shown)
-    ax.set_xlim(left=low / 30)  # room for the legend
+    ax.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.45, -0.16), ncols=2)
 
 
 def _turns(ax: Axes, measured: Measured) -> None:

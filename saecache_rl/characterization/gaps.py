@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
+from scipy.optimize import brentq
 from scipy.special import logsumexp, ndtr
 
 from saecache_rl.workloads.sessions import Sessions
@@ -22,6 +23,8 @@ _HELD_OUT = 5
 _STEPS = 500
 _TOLERANCE = 1e-9
 _LEAST_SIGMA = 0.01
+#: Of a Weibull distribution.
+_SHAPES = (0.01, 200.0)
 _LOG_ROOT_TWO_PI = 0.5 * float(np.log(2 * np.pi))
 _FAMILIES = ("log-normal", "two log-normals", "exponential", "Weibull")
 
@@ -108,8 +111,18 @@ def _fit_exponential(gaps: Reals) -> dict[str, float]:
 
 
 def _fit_weibull(gaps: Reals) -> dict[str, float]:
-    shape, _, scale = stats.weibull_min.fit(gaps, floc=0)
-    return {"shape": float(shape), "scale": float(scale)}
+    """Solve the likelihood equation of the shape; gaps that hardly differ have the largest shape allowed."""
+    logs = np.log(gaps)
+    mean = float(logs.mean())
+
+    def slope(shape: float) -> float:
+        weights = np.exp(shape * (logs - logs.max()))
+        return float((weights @ logs) / weights.sum() - 1 / shape - mean)
+
+    low, high = _SHAPES
+    shape = high if slope(high) <= 0 else low if slope(low) >= 0 else float(brentq(slope, low, high))
+    scale = float(np.exp(logs.max() + np.log(np.mean(np.exp(shape * (logs - logs.max())))) / shape))
+    return {"shape": shape, "scale": scale}
 
 
 _FIT: dict[str, Callable[[Reals], dict[str, float]]] = {
@@ -131,7 +144,7 @@ def log_density(family: str, parameters: dict[str, float], gaps: Reals) -> Reals
         parts = [np.log(p[f"weight_{k}"]) + _normal_log_density(logs, p[f"mu_{k}"], p[f"sigma_{k}"]) for k in (1, 2)]
         return np.asarray(logsumexp(np.stack(parts), axis=0) - logs)
     if family == "exponential":
-        return -gaps / p["mean"] - np.log(p["mean"])
+        return np.asarray(-gaps / p["mean"] - np.log(p["mean"]))
     return np.asarray(stats.weibull_min.logpdf(gaps, p["shape"], scale=p["scale"]))
 
 
