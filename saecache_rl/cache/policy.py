@@ -2,9 +2,9 @@
 
 The pool keeps the candidates (leaves, see `saecache_rl.cache.pool`) in a few *classes*. At release the policy gives
 every block a class and a key. In an *ordered* class the score must not fall as the key grows, so only the class's
-lowest key can be the victim and only it is scored; in a *lazy* class the policy's score can also tell the lowest that it
-will be for a while (``cache.pool[0].horizon``), so that few are scored; in any other every candidate is scored. LRU is one ordered
-class; SAECache has one for each (queue, token type) and shallow structural offset; a policy with
+lowest key can be the victim and only it is scored; in a *lazy* class the policy's score can also tell the lowest
+that it will be for a while (``cache.pool[0].horizon``), so that few are scored; in any other every candidate is scored.
+LRU is one ordered class; SAECache has one for each (queue, token type) and shallow structural offset; a policy with
 an arbitrary score has one class without order.
 
 A new policy is one module with a `Policy` subclass and one YAML file that names it:
@@ -122,5 +122,5 @@ class Policy:
         return np.zeros(0, np.float64), np.zeros(0, np.int64)
 
     def foresee(self, trace: Trace) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """What an oracle reads: `cache.future`, and the first words of `cache.ints`. Only called where `oracle` is set."""
+        """What an oracle reads: `cache.future`, and the first of `cache.ints`. Only called where `oracle` is set."""
         raise NotImplementedError(f"policy {self.name} is marked as an oracle and has to say what it foresees")

@@ -69,7 +69,13 @@ def _refresh(cache, score, slots, scores):  # type: ignore[no-untyped-def]
     for i in range(occupied):
         heap = heaps[heaps[i].listed]
         if heap.ordered != 1:
-            if heap.dirty == 1 or heap.sampled == FLOORS or heap.size > EXACT_LIMIT or heap.now != pool.now or heap.version != pool.version:
+            if (
+                heap.dirty == 1
+                or heap.sampled == FLOORS
+                or heap.size > EXACT_LIMIT
+                or heap.now != pool.now
+                or heap.version != pool.version
+            ):
                 _rescore(cache, score, heaps[i].listed, slots, scores)
             else:
                 heap.head = cache.arena[heap.start]

@@ -95,6 +95,9 @@ HEAD = np.dtype(
         ("shadow_held", "i8"),
         ("leaves", "i8"),  # of the shadow
         ("random", "u8"),  # of the shadow's sampler
+        ("floors_until", "f8"),  # seconds until which the leaves' floors hold
+        ("span", "f8"),  # seconds for which floors are made
+        ("looked", "i8"),  # leaves scored since the floors were made
         ("advantage", "f8"),  # decayed hits of the shadow less those of the shadow LRU, D in the docs
         ("asked", "f8"),  # decayed blocks asked for, B
         ("by_hazard", "i8"),  # 1: the order in force is the hazards'; 0: LRU's
@@ -128,8 +131,8 @@ class State(NamedTuple):
     chain: Any  # (N,) int32, entries of the request that is being released
     ids: Any  # (64,) int32, features of one segment
     hazard: Any  # (GROUPS + 2 BINS,) float64, of one segment, and room to make its curve
-    leaves: Any  # (N,) int32, the shadow's leaves: a heap of entries while victims are chosen
-    scores: Any  # (N,) float64, theirs
+    leaves: Any  # (N,) int32, the shadow's leaves: a heap of entries by floor
+    scores: Any  # (N,) float64, their floors
 
 
 _HEAD, _ENTRY, _SEGMENT, _SLOT = (numba.from_dtype(d) for d in (HEAD, ENTRY, SEGMENT, SLOT))
@@ -234,6 +237,7 @@ def allocate(num_blocks: int, guarded: bool) -> npt.NDArray[np.int64]:
     head = state.head
     for field in ("newest", "oldest", "lru_last", "recent_last"):
         head[field] = -1
+    head["floors_until"] = -1.0
     head["free_curves"] = curves
     state.curve_free[:] = np.arange(curves - 1, -1, -1)
     state.entries["older"] = np.arange(1, entries + 1)

@@ -21,7 +21,6 @@ from saecache_rl.cache.policy import Functions, Policy
 from saecache_rl.compiled import kernel
 from saecache_rl.errors import InputError, nearest
 
-
 #: Of a spare copy: below every index.
 WORTHLESS = -1.0
 

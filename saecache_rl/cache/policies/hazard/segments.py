@@ -16,7 +16,16 @@ from numba import types
 from saecache_rl.cache.ghosts import fingerprint_of
 from saecache_rl.cache.layout import CACHE, GENERATED, INT, SLOTS
 from saecache_rl.cache.policies.hazard import features as f
-from saecache_rl.cache.policies.hazard.entries import drop_curve, ends_segment, enlist, find, recall, remember, unlist
+from saecache_rl.cache.policies.hazard.entries import (
+    drop_curve,
+    drop_if_unheld,
+    ends_segment,
+    enlist,
+    find,
+    recall,
+    remember,
+    unlist,
+)
 from saecache_rl.cache.policies.hazard.index import make_curve
 from saecache_rl.cache.policies.hazard.layout import LISTED, REALS, STATE, TOO_LATE, UNUSED
 from saecache_rl.cache.policies.hazard.learner import predict
@@ -75,8 +84,14 @@ def look_up(cache, state, chain, size):  # type: ignore[no-untyped-def]
     prompt = min(cache.request[0].prompt_blocks, size)
     for i in range(size):
         e = np.int64(state.slots[chain[i]].entry)
+        fingerprint = fingerprint_of(cache, cache.blocks[chain[i]].identity)
+        if e >= 0 and state.entries[e].fingerprint != fingerprint:  # the slot lost its block without an eviction
+            state.slots[chain[i]].entry = -1
+            state.entries[e].copies -= 1
+            drop_if_unheld(state, e)
+            e = np.int64(-1)
         if e < 0:
-            e = find(state, fingerprint_of(cache, cache.blocks[chain[i]].identity))
+            e = find(state, fingerprint)
         state.chain[i] = e
         if e >= 0 and i < prompt:
             known = i + 1
