@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box
+from omegaconf import OmegaConf
 
 from saecache_rl.cache.params import PolicyParams
 from saecache_rl.cache.policies.saecache import SAECache
@@ -21,7 +22,8 @@ from saecache_rl.cache.policy import Policy
 from saecache_rl.engines.capacity import auto_capacity, smallest_capacity
 from saecache_rl.engines.simulator import Simulator
 from saecache_rl.engines.stats import WindowStats
-from saecache_rl.envs.configured import make
+from saecache_rl.engines.vllm.live_settings import LiveSettings, is_live
+from saecache_rl.envs.configured import by_name, make
 from saecache_rl.envs.observation import ObservationLayout
 from saecache_rl.envs.picture import draw, write
 from saecache_rl.errors import InputError, nearest
@@ -29,7 +31,7 @@ from saecache_rl.predictor.base import Predictor
 from saecache_rl.workloads.sessions import find_sessions
 from saecache_rl.workloads.trace import Trace
 
-ENGINES = ("simulator",)
+ENGINES = ("simulator", "vllm", "vllm_cpu_tiny", "vllm_a40")
 REWARDS = ("token_hit_ratio", "ttft")
 
 Observation = npt.NDArray[np.float32]
@@ -49,7 +51,7 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
 
     Attributes:
         trace: the requests.
-        engine: what serves them.
+        engine: what serves them: a `Simulator`, or a `LiveEngine`, which replays the workload scaled to its blocks.
         policy, param_space, layout: what is tuned, its parameters, and the entries of an observation.
         num_blocks, window: capacity in blocks, requests a step.
     """
@@ -61,7 +63,7 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
     def __init__(
         self,
         workload: Trace | str | Mapping[str, Any],
-        engine: str = "simulator",
+        engine: str | Mapping[str, Any] = "simulator",
         num_blocks: int | Literal["auto"] = "auto",
         window: int = 100,
         policy: Policy | Mapping[str, Any] | None = None,
@@ -74,7 +76,8 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
 
         Args:
             workload: a trace, a name of conf/workload, or a mapping whose `_target_` gives a trace.
-            engine: what serves the requests.
+            engine: what serves the requests: a name of conf/engine, or such a node; all but "simulator" are a vLLM in
+                this process, which starts at the first `reset`. Call `close` to shut it down.
             num_blocks: capacity, at least the blocks of the largest request; "auto": `auto_capacity`.
             window: requests a step.
             policy: whose parameters are tuned; None: SAECache.
@@ -86,11 +89,11 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
         Raises:
             InputError: a value that no run can have, named, with the remedy.
         """
-        _choice("engine", engine, ENGINES)
+        self._live = _live_settings(engine)
         _choice("reward", reward, REWARDS)
         if render_mode is not None:
             _choice("render_mode", render_mode, tuple(self.metadata["render_modes"]))
-        if reward == "ttft":
+        if reward == "ttft" and self._live is None:
             raise InputError(
                 "reward=ttft: the simulator's instant clock has no time to first token; use reward=token_hit_ratio"
             )
@@ -104,6 +107,10 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
         foresight = make("predictor", predictor) if isinstance(predictor, str | Mapping) else predictor
         if foresight is not None and not isinstance(foresight, Predictor):
             raise InputError(f"predictor: {predictor!r} is no predictor; give a name of conf/predictor")
+        if self._live is not None:
+            from saecache_rl.engines.vllm.scale import scaled
+
+            trace = scaled(trace, self._live.block_size, self._live.max_model_len)
         self.trace = trace
         self.policy = made
         self.predictor = foresight
@@ -121,7 +128,13 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
         self._stats = WindowStats.empty()
         self._params = self.param_space.start()
 
-    def _engine(self) -> Simulator:
+    def _engine(self) -> Any:
+        if self._live is not None:
+            from saecache_rl.engines.vllm.live import LiveEngine
+
+            return LiveEngine(
+                self.trace, self.policy, self.num_blocks, self.sessions, self.continues, settings=self._live
+            )
         return Simulator(self.trace, self.policy, self.num_blocks, self.sessions, self.continues)
 
     def reset(
@@ -155,7 +168,18 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
             raise ResetNeeded("every request has been served; call reset()" if self._ready else "call reset()")
         self._params = self._params if params is None else params
         self._stats = self.engine.serve(self.window, self._params)
-        return self._observe(), self._stats.token_hit_ratio, False, self.engine.done, self._info()
+        return self._observe(), self._reward(), False, self.engine.done, self._info()
+
+    def _reward(self) -> float:
+        """The window's token hit ratio, or minus its mean seconds to the first token."""
+        if self.reward == "ttft":
+            return -(self._stats.ttft_ms_mean or 0.0) / 1000.0
+        return self._stats.token_hit_ratio
+
+    def close(self) -> None:
+        """Shut a live engine down; `reset` would start it again."""
+        if self._live is not None:
+            self.engine.close()
 
     def _observe(self) -> Observation:
         return self.layout.encode(self._stats, self._params, self.num_blocks)
@@ -179,6 +203,23 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
         self.__dict__.update(state)
         self.engine = self._engine()
         self.engine.load_state_dict(state["engine"])
+
+
+def _live_settings(engine: object) -> LiveSettings | None:
+    """The options of a live engine; None for the simulator."""
+    if isinstance(engine, Mapping):
+        node = engine
+    else:
+        _choice("engine", engine, ENGINES)
+        node = {"name": engine}
+        if is_live(node):
+            node = OmegaConf.to_container(OmegaConf.create(dict(by_name("engine", str(engine)))))  # type: ignore[assignment]
+    if not is_live(node):
+        return None
+    from saecache_rl.engines.vllm.needs import need_vllm
+
+    need_vllm()
+    return LiveSettings.of(node)
 
 
 def _choice(option: str, value: object, known: tuple[str, ...]) -> None:

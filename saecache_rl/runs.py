@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from hydra.errors import InstantiationException
 
+from saecache_rl import live_runs
 from saecache_rl.agents import Agent
 from saecache_rl.cache.policy import Policy
 from saecache_rl.engines.capacity import auto_capacity, ceiling, smallest_capacity, sweep_capacities
@@ -164,6 +165,8 @@ class Measured:
         block_accesses_per_second: matchable blocks over `wall_seconds`.
         oracle: the policy or the predictor sees ahead.
         predictor: its name.
+        ttft_ms: mean and percentiles of the times to the first token; None in simulation.
+        live: what else a live engine tells; None in simulation.
     """
 
     hit_tokens: int
@@ -175,6 +178,8 @@ class Measured:
     block_accesses_per_second: float
     oracle: bool
     predictor: str
+    ttft_ms: dict[str, float] | None = None
+    live: dict[str, Any] | None = None
 
     @staticmethod
     def of(engine: Any, agent: Agent, predictor: Any, sampled_choices: int, wall_seconds: float) -> Measured:
@@ -192,6 +197,8 @@ class Measured:
             block_accesses_per_second=float(trace.matchable_blocks.sum(dtype=np.int64)) / max(wall_seconds, 1e-9),
             oracle=agent.policy.oracle or (agent.policy.uses_predictor and bool(predictor.oracle)),
             predictor=predictor_name(predictor),
+            ttft_ms=live_runs.percentiles(engine.ttft_ms) if hasattr(engine, "ttft_ms") else None,
+            live=live_runs.facts(engine),
         )
 
 
@@ -226,10 +233,14 @@ class Summary:
     sampled_choices: int
     trace_digest: str
     workload_notes: dict[str, str]
+    live: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON wants it, keys in the order above."""
-        return asdict(self)
+        """As JSON wants it, keys in the order above; `live` of a live engine alone."""
+        row = asdict(self)
+        if self.live is None:
+            del row["live"]
+        return row
 
     def flat(self) -> dict[str, Any]:
         """One level: ``ttft_ms_mean``, ``reference_lru``, …; the notes are one JSON text."""
@@ -237,7 +248,7 @@ class Summary:
         for key, value in self.as_dict().items():
             if key == "ttft_ms":
                 row |= {f"{key}_{part}": (value or {}).get(part) for part in ("mean", "p50", "p95", "p99")}
-            elif key == "workload_notes":
+            elif key in ("workload_notes", "live"):
                 row[key] = json.dumps(value, sort_keys=True)
             elif isinstance(value, dict):
                 row |= {f"{key}_{part}": item for part, item in value.items()}
@@ -309,7 +320,7 @@ def summarize(
         token_hit_ratio=measured.hit_tokens / prompt_tokens,
         block_hit_ratio=measured.hit_blocks / trace.matchable_blocks if trace.matchable_blocks else 0.0,
         ceiling_token_hit_ratio=trace.ceiling_token_hit_ratio,
-        ttft_ms=None,
+        ttft_ms=measured.ttft_ms,
         recomputed_tokens=measured.recomputed_tokens,
         evictions=measured.evictions,
         reference={"lru": lru_hit_tokens / prompt_tokens, "optimum": optimum_hit_tokens / prompt_tokens},
@@ -318,12 +329,13 @@ def summarize(
         block_accesses_per_second=measured.block_accesses_per_second,
         oracle=measured.oracle,
         sessions=sessions,
-        versions=versions(),
+        versions=versions() | ({} if measured.live is None else {"vllm": live_runs.vllm_version()}),
         predictor=measured.predictor,
         window=window,
         sampled_choices=measured.sampled_choices,
         trace_digest=trace.digest,
         workload_notes=trace.notes,
+        live=measured.live,
     )
 
 

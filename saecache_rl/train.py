@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from saecache_rl import checkpoint, runs
+from saecache_rl import checkpoint, live_runs, runs
 from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.cache.policies.optimum import Optimum
 from saecache_rl.cli import command
@@ -49,6 +49,7 @@ def run(settings: TrainSettings, folder: Path, trace: Trace | None = None) -> ru
     # What is served, and by whom.
     if trace is None:
         trace = runs.make_trace(settings.workload, settings.seed if settings.reseed_workload else None)
+    trace = live_runs.as_served(trace, settings.engine)
     workload = str(settings.workload.get("name", trace.name))
     num_blocks = runs.one_capacity(settings.num_blocks, trace, settings.workload)
     session_source = settings.engine.get("sessions", "lineage")
@@ -57,7 +58,7 @@ def run(settings: TrainSettings, folder: Path, trace: Trace | None = None) -> ru
     predictor = runs.make(settings.predictor, "predictor")
     env = PrefixCacheTuningEnv(
         trace,
-        engine=settings.engine["name"],
+        engine=settings.engine,
         num_blocks=num_blocks,
         window=settings.window,
         policy=agent.policy,
@@ -137,13 +138,24 @@ def run(settings: TrainSettings, folder: Path, trace: Trace | None = None) -> ru
                     raise KeyboardInterrupt
 
         # The frame around the result: LRU and the optimum on the same requests, and what no cache could exceed.
-        with progress("references", 2, "runs") as show:
-            lru = runs.reference(LRU(), trace, num_blocks, sessions)
-            show(1, "")
+        env.close()
+        measured = runs.Measured.of(env.engine, agent, predictor, sampled_choices, seconds)
+        if measured.live is not None:
+            with progress("vLLM's LRU without the plug-in", trace.num_requests, "requests") as show:
+                plain = live_runs.lru_without_plugin(
+                    settings.engine, trace, num_blocks, sessions, settings.window, lambda position: show(position, "")
+                )
+            measured = plain.beside(measured)
+            lru = plain.hit_tokens.astype(np.int32)
             optimum = runs.reference(Optimum(), trace, num_blocks, sessions)
-            show(2, "")
+        else:
+            with progress("references", 2, "runs") as show:
+                lru = runs.reference(LRU(), trace, num_blocks, sessions)
+                show(1, "")
+                optimum = runs.reference(Optimum(), trace, num_blocks, sessions)
+                show(2, "")
         summary = runs.summarize(
-            runs.Measured.of(env.engine, agent, predictor, sampled_choices, seconds),
+            measured,
             runs.TraceFacts.of(trace, workload),
             engine=settings.engine["name"],
             agent=agent.name,
@@ -156,10 +168,11 @@ def run(settings: TrainSettings, folder: Path, trace: Trace | None = None) -> ru
         )
         figures = []
         if settings.plots:
+            lru_name = "LRU" if measured.live is None else "vLLM's LRU"
             hits: dict[str, npt.NDArray[Any]] = {
                 "ceiling": ceiling(trace).hit_tokens,
                 "optimum": optimum,
-                "LRU": lru,
+                lru_name: lru,
                 agent.name: env.engine.hit_tokens,
             }
             space = agent.policy.space()
@@ -169,6 +182,7 @@ def run(settings: TrainSettings, folder: Path, trace: Trace | None = None) -> ru
             plot_run(course, figures[0])
         runs.write_json(folder / "summary.json", summary.as_dict())
     except BaseException:
+        env.close()
         for tracker in trackers:
             tracker.abandon()
         raise
@@ -187,7 +201,11 @@ def print_summary(summary: runs.Summary) -> None:
     reference = summary.reference
     oracle = " (oracle)" if summary.oracle else ""
     rows = [
-        ["LRU", percent(reference["lru"]), percent(None if summary.gap_closed is None else 0.0)],
+        [
+            "LRU" if summary.live is None else "vLLM's LRU",
+            percent(reference["lru"]),
+            percent(None if summary.gap_closed is None else 0.0),
+        ],
         [f"{summary.agent}{oracle}", percent(summary.token_hit_ratio), percent(summary.gap_closed)],
         ["optimum (oracle)", percent(reference["optimum"]), percent(None if summary.gap_closed is None else 1.0)],
         ["ceiling (infinite cache)", percent(summary.ceiling_token_hit_ratio), "-"],
@@ -199,6 +217,8 @@ def print_summary(summary: runs.Summary) -> None:
         f"{summary.evictions:,} evictions; {summary.wall_seconds:.1f} s; "
         f"sessions by {summary.sessions}, predictor {summary.predictor}"
     )
+    if summary.live is not None and summary.ttft_ms is not None:
+        print(live_runs.describe(summary.ttft_ms, summary.live, summary.workload_notes))
 
 
 def _config(settings: TrainSettings, num_blocks: int) -> dict[str, Any]:

@@ -326,7 +326,7 @@ def test_a_run_does_not_depend_on_the_hash_seed() -> None:
         ({"window": 0}, "window=0"),
         ({"window": float("nan")}, "window=nan"),
         ({"window": "100"}, "window=100"),
-        ({"engine": "vllm"}, "engine=vllm: unknown; there is simulator"),
+        ({"engine": "vlm"}, "engine=vlm: unknown; did you mean 'vllm'"),
         ({"engine": "simulater"}, "did you mean 'simulator'"),
         ({"reward": "ttft"}, "instant clock has no time to first token"),
         ({"reward": "hits"}, "reward=hits: unknown"),

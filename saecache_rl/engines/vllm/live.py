@@ -134,16 +134,12 @@ class LiveEngine:
                 self._model = LiveModel(self.settings, self.num_blocks, self._longest, None)
             self._model.empty()
             return
-        choice = Choice(
-            agent=Driven(self.policy),
-            window=_NEVER,
-            clock=self._clock,
-            predictor=None if self._continues is None else self._goes_on,
-        )
+        choice = Choice(agent=Driven(self.policy), window=_NEVER, clock=self._clock)
         self.params = self.policy.space().start()
         if self._model is None:
             self._model = LiveModel(self.settings, self.num_blocks, self._longest, choice)
-        self._serving = self._model.rule(choice)
+        predictor = None if self._continues is None else self._goes_on
+        self._serving = self._model.rule(replace(choice, predictor=predictor))
 
     def _goes_on(self, served: Served) -> bool:
         assert self._continues is not None

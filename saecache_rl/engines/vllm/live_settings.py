@@ -77,11 +77,12 @@ class LiveSettings:
                 f"engine.block_size={self.block_size}, engine.max_model_len={self.max_model_len}: a block has at least "
                 "2 tokens, and the longest request at least a block"
             )
-        if not isinstance(self.enforce_eager, bool):
+        eager: object = self.enforce_eager
+        if not isinstance(eager, bool):
             raise InputError(f"engine.enforce_eager={self.enforce_eager}: true or false")
         if self.loop not in LOOPS:
             raise InputError(f"engine.loop={self.loop}: unknown{nearest(self.loop, LOOPS)}; known: {', '.join(LOOPS)}")
-        speed = self.speed
+        speed: object = self.speed
         if isinstance(speed, bool) or not isinstance(speed, int | float) or not math.isfinite(speed) or speed <= 0:
             raise InputError(f"engine.speed={speed}: give a positive number of trace seconds a second")
         for name in ("environment", "engine_args"):

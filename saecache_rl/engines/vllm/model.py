@@ -49,7 +49,7 @@ def _scheduler(choice: Choice) -> type[Any]:
     from saecache_rl.engines.vllm.manager import PolicyKVCacheManager
     from saecache_rl.engines.vllm.signatures import check_signatures
 
-    class DrivenScheduler(scheduler.Scheduler):  # type: ignore[misc,name-defined]
+    class DrivenScheduler(scheduler.Scheduler):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             check_signatures()
             own = scheduler.KVCacheManager
@@ -72,7 +72,7 @@ class LiveModel:
     """
 
     def __init__(self, settings: LiveSettings, num_blocks: int, max_model_len: int, choice: Choice | None) -> None:
-        """Start it and serve a few requests, so that the first ones of a replay don't pay for what is made on first use.
+        """Start it and serve a few requests, so that a replay does not pay for what is made on first use.
 
         Args:
             settings: of the engine.
@@ -130,6 +130,7 @@ class LiveModel:
             "enable_prefix_caching": True,
             "async_scheduling": False,
             "disable_log_stats": True,
+            "use_tqdm_on_load": False,
             "seed": 0,
             "logits_processors": [ForcedReply],
             **settings.engine_args,

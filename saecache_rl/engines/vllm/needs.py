@@ -23,10 +23,10 @@ def need_vllm() -> None:
 def _answer_vars() -> None:
     """Let vLLM look through numba's modules.
 
-    vLLM's CPU worker calls `vars()` on what it finds in any module and takes the result for a dict. llvmlite's handle of
-    its library answers every name, `__dict__` too, with a C function, unless the name is in its table of known ones.
+    vLLM's CPU worker calls `vars()` on what it finds in any module and takes the result for a dict. llvmlite's handle
+    of its library answers every name, `__dict__` too, with a C function, unless it is in its table of known names.
     """
-    from llvmlite.binding import ffi
+    from llvmlite.binding import ffi  # type: ignore[import-untyped]
 
     table = getattr(getattr(ffi, "lib", None), "_fntab", None)
     if isinstance(table, dict):

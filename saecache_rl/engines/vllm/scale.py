@@ -8,6 +8,7 @@ whose blocks the trace does not name is replayed as its first token, so that no 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +55,7 @@ def scaled(trace: Trace, block_size: int, longest: int) -> Trace:
     notes[FACTOR] = notes.get(FACTOR, f"{block_size / size:g}")
     notes[DROPPED] = str(int(notes.get(DROPPED, "0")) + dropped)
     notes[LONGEST] = str(longest)
-    columns = {name: getattr(trace, name)[fits] for name in COLUMNS if name not in _OTHERS}
+    columns: dict[str, Any] = {name: getattr(trace, name)[fits] for name in COLUMNS if name not in _OTHERS}
     if trace.reply_seconds is not None:
         columns["reply_seconds"] = trace.reply_seconds[fits]
     columns["prompt_tokens"] = prompt_tokens[fits].astype(np.int32)
@@ -68,7 +69,7 @@ def scaled(trace: Trace, block_size: int, longest: int) -> Trace:
     return replace(trace, block_size=block_size, notes=notes, **columns)
 
 
-def _identities_in_use(trace: Trace, columns: dict[str, npt.NDArray[np.int32]]) -> dict[str, npt.NDArray[np.int32]]:
+def _identities_in_use(trace: Trace, columns: dict[str, Any]) -> dict[str, Any]:
     """Number the identities anew, from 0, in the order that they have; those of no request left over are gone."""
     used = np.zeros(trace.num_identities, np.bool_)
     used[columns["prompt_blocks"]] = True
