@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from saecache_rl.cache.policies.hazard.policy import GuardedHazard
 from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.cache.policies.saecache import SAECache
 from saecache_rl.cache.policy import Policy
@@ -129,7 +130,7 @@ def main() -> None:
     real = [mooncake, claude_code]
     if not (arguments.mooncake and arguments.claude_code):
         print("a real trace was not given: a generated workload stands in for it")
-    ratios: dict[str, list[float]] = {"lru": [], "saecache": []}
+    ratios: dict[str, list[float]] = {"lru": [], "saecache": [], "adaptive": []}
     peer_rates = []
     with tempfile.TemporaryDirectory() as temporary:
         for trace in [*real, one_block_prompts()]:
@@ -141,6 +142,7 @@ def main() -> None:
                 "libcachesim": libcachesim_run(trace, num_blocks, Path(temporary)),
                 "lru": simulator_run(trace, LRU(), num_blocks),
                 "saecache": simulator_run(trace, SAECache(), num_blocks),
+                "adaptive": simulator_run(trace, GuardedHazard(), num_blocks),
             }
             for once in sides.values():
                 once()

@@ -222,11 +222,11 @@ def test_nothing_ever_is_infinite(trace: Trace, scale: float, outputs: int, data
 
 
 def chain_trace(requests: list[tuple[float, int, int]]) -> Trace:
-    """Requests (arrival, which chain, its full blocks), each with a token of its own at the end; one-token blocks."""
-    builder = TraceBuilder(block_size=1)
+    """Requests (arrival, which chain, its full blocks); half a block more at the end, so that all are matchable."""
+    builder = TraceBuilder(block_size=2)
     for arrival, chain, blocks in requests:
-        prompt = [(chain * 10_000 + i, TokenType.USER) for i in range(blocks)]
-        builder.request(arrival, [*prompt, (5_000_000, TokenType.USER)], [(0, TokenType.RESPONSE)])
+        prompt = [(chain * 10_000 + i, TokenType.USER) for i in range(2 * blocks + 1)]
+        builder.request(arrival, prompt, [(0, TokenType.RESPONSE)])
     return builder.trace()
 
 
@@ -239,7 +239,7 @@ def test_popularity_that_ends_is_forgotten(policy: Hazard, gap: float) -> None:
     trace = chain_trace(requests)
     hits = {}
     for name, p in (("lru", LRU()), ("ours", policy)):
-        simulator = Simulator(trace, p, 128 + 10)
+        simulator = Simulator(trace, p, 128)
         simulator.serve(trace.num_requests)
         hits[name] = int(simulator.hit_blocks[-10:].sum())
     assert hits["ours"] >= 0.95 * hits["lru"]
@@ -248,25 +248,30 @@ def test_popularity_that_ends_is_forgotten(policy: Hazard, gap: float) -> None:
 
 @pytest.mark.parametrize("policy", [Hazard(), GuardedHazard()], ids=["hazard", "adaptive"])
 def test_a_class_that_turns_attractive_again_is_kept(policy: Hazard) -> None:
-    """Chains of 30 blocks come back after 4,000 s and lose to those of 10 that come back after 100; then after 400."""
+    """Ten chains come back after 4,000 s and lose to fifty that do so after 300 and fill the pool.
+
+    Then these stop, the ten come back after 400 s, and others come once.
+    """
+    change, end = 60_000.0, 72_000.0
     events: list[tuple[float, int, int]] = []
-    for chain in range(40):
-        events += [(chain * 2.5 + k * 100.0, chain, 10) for k in range(1000)]
-    change = 60_000.0
+    for chain in range(50):
+        events += [(chain * 6.0 + k * 300.0, chain, 10) for k in range(200)]
     for chain in range(100, 110):
-        offset = (chain - 100) * 40.0
-        events += [(offset + k * 4000.0, chain, 30) for k in range(15)]
-        events += [(change + offset + k * 400.0, chain, 30) for k in range(90)]
+        lag = (chain - 100) * 40.0
+        events += [(lag + k * 4000.0, chain, 30) for k in range(15)]
+        events += [(change + lag + k * 400.0, chain, 30) for k in range(30)]
+    events += [(change + 20.0 + k * 40.0, 1000 + k, 10) for k in range(int((end - change) / 40.0))]
     events.sort()
     trace = chain_trace(events)
-    ours = np.array([chain >= 100 for _, chain, _ in events])
-    late = np.flatnonzero(ours & np.array([at >= change for at, _, _ in events]))
+    late = np.array([i for i, (at, chain, _) in enumerate(events) if 100 <= chain < 1000 and at >= change])
+    early = np.array([i for i, (at, chain, _) in enumerate(events) if 100 <= chain < 1000 and at < change])
     hits = {}
     for name, p in (("lru", LRU()), ("ours", policy)):
-        simulator = Simulator(trace, p, 40 * 11 + 10 * 31 + 100)
+        simulator = Simulator(trace, p, 600)
         simulator.serve(trace.num_requests)
-        hits[name] = int(simulator.hit_blocks[late[200:300]].sum())
-    assert hits["lru"] > 1000
+        hits[name] = int(simulator.hit_blocks[late[200:]].sum())
+        assert simulator.hit_blocks[early].sum() < 0.5 * 30 * len(early), "the class was attractive all along"
+    assert hits["lru"] == 30 * 100
     assert hits["ours"] >= 0.8 * hits["lru"]
 
 
