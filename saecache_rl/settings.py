@@ -125,6 +125,7 @@ class TrainPredictorSettings(WorkloadSettings):
     Attributes:
         sessions: as in `CharacterizeSettings`.
         seed: of the split by session and of the network's start.
+        horizon_seconds: how long a session may be silent until it counts as over.
         test_share: part of the sessions, or of the time, that is held out.
         text_buckets: hashed features of the prompt's latest text; 0 for none.
         epochs, step, penalty: passes over the data, step and L2 penalty of the training.
@@ -132,6 +133,7 @@ class TrainPredictorSettings(WorkloadSettings):
 
     sessions: str = "auto"
     seed: int = 0
+    horizon_seconds: float = 600.0
     test_share: float = 0.3
     text_buckets: int = 1024
     epochs: int = 30
@@ -197,6 +199,8 @@ def _check_training(settings: TrainPredictorSettings) -> None:
         raise InputError(f"test_share={settings.test_share}: a part of the data, between 0 and 1")
     if settings.epochs < 1 or not 0 <= settings.text_buckets <= 2**20 or not 0 <= settings.seed < 2**32:
         raise InputError("epochs is at least 1, text_buckets from 0 to 1048576, seed from 0 to 4294967295")
+    if not 0 < settings.horizon_seconds < float("inf"):
+        raise InputError(f"horizon_seconds={settings.horizon_seconds}: a positive number of seconds")
     if not 0 < settings.step < float("inf") or not 0 <= settings.penalty < float("inf"):
         raise InputError("step is a positive number, penalty one that is not negative")
 

@@ -21,6 +21,7 @@ from saecache_rl.workloads.sources import TABLE_SUFFIXES, Record, Source, Text, 
 from saecache_rl.workloads.token_sessions import Limits, TokenRequest, TokenSession, trace_of_sessions
 from saecache_rl.workloads.tokenizing import find_tokenizer
 from saecache_rl.workloads.trace import ENDED_FOR_TOOL, HAS_TOOLS, Trace
+from saecache_rl.workloads.words import hashed_words
 
 REASONING = ("dropped", "kept")
 
@@ -189,6 +190,7 @@ class Conversations(NamedTuple):
                     known=len(known.ids),
                     flags=HAS_TOOLS * tools | ENDED_FOR_TOOL * ended,
                     seconds=_seconds(dialogue, n),
+                    words=hashed_words(messages[:at], message),
                 )
             )
         return found

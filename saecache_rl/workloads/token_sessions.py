@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from saecache_rl.errors import InputError
 from saecache_rl.workloads.arrivals import Arrivals, Times
-from saecache_rl.workloads.assemble import GENERATED, RawRequests, assemble, completed_blocks
+from saecache_rl.workloads.assemble import GENERATED, RawRequests, assemble, completed_blocks, ragged
 from saecache_rl.workloads.chat_template import Tokens
 from saecache_rl.workloads.options import COUNT, Bounds, choice, whole
 from saecache_rl.workloads.token_blocks import blocks_of
@@ -25,6 +25,7 @@ class TokenRequest(NamedTuple):
         looked at once.
     known: tokens of the reply that are in `tokens`.
     seconds: nan where unknown.
+    words: hashed words of what is new in it, None where the source has no text.
     """
 
     tokens: Tokens
@@ -33,6 +34,7 @@ class TokenRequest(NamedTuple):
     known: int
     flags: int
     seconds: float
+    words: npt.NDArray[np.uint32] | None = None
 
 
 class TokenSession(NamedTuple):
@@ -152,6 +154,12 @@ def trace_of_sessions(
         "max_prompt_tokens": "none" if limit is None else f"{limit} ({ended} sessions ended by it)",
     }
     trace = assemble(columns, name=name, block_size=size, generated=limits.generated, notes=all_notes)
+    words = [row.request.words for row in ordered]
+    known = [w for w in words if w is not None]
+    if len(known) == len(words):
+        trace = replace(
+            trace, words_start=ragged(np.array([len(w) for w in known], np.int64)), words=np.concatenate(known)
+        )
     trace.validate()
     return trace
 

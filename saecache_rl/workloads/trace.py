@@ -49,6 +49,9 @@ COLUMNS: dict[str, str] = {
     "token_type": "u1",
 }
 
+#: What only some sources have; no engine or policy reads it, so it is no part of the digest.
+OPTIONAL_COLUMNS: dict[str, str] = {"reply_seconds": "f8", "words_start": "i8", "words": "u4"}
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -96,6 +99,10 @@ class Trace:
     # (R,) seconds that each reply took, nan where the source does not say; None where it never does. For
     # characterisation only: no engine or policy reads it.
     reply_seconds: FloatColumn | None = None
+    # Hashed words of what is new in each request, where the source has texts: request r has
+    # `words[words_start[r]:words_start[r + 1]]`. For trained predictors only.
+    words_start: LongColumn | None = None
+    words: npt.NDArray[np.uint32] | None = None
     # How the trace came about: options of the loader (arrivals, share, …) and counts, all as text; goes into results.
     notes: Mapping[str, str] = field(default_factory=dict)
 
@@ -214,6 +221,8 @@ class Trace:
         cut: dict[str, npt.NDArray[np.generic]] = {c: getattr(self, c)[:n] for c in per_request}
         if self.reply_seconds is not None:
             cut["reply_seconds"] = self.reply_seconds[:n]
+        if self.words_start is not None and self.words is not None:
+            cut |= {"words_start": self.words_start[: n + 1], "words": self.words[: self.words_start[n]]}
         for kind in ("prompt", "generated"):
             starts = getattr(self, f"{kind}_start")[: n + 1]
             cut |= {f"{kind}_start": starts, f"{kind}_blocks": getattr(self, f"{kind}_blocks")[: starts[-1]]}
@@ -237,8 +246,7 @@ class Trace:
         partial = path.with_name(path.name + ".partial")
         with partial.open("wb") as file:
             columns = {c: getattr(self, c) for c in COLUMNS}
-            if self.reply_seconds is not None:
-                columns["reply_seconds"] = self.reply_seconds
+            columns |= {c: getattr(self, c) for c in OPTIONAL_COLUMNS if getattr(self, c) is not None}
             np.savez(file, header=np.array(json.dumps(header, sort_keys=True)), **columns)
         partial.replace(path)
 
@@ -257,8 +265,7 @@ class Trace:
                         f"{path}: trace format {header['format']}, expected {FORMAT}; make the trace again"
                     )
                 columns = {c: np.ascontiguousarray(data[c], dtype=t) for c, t in COLUMNS.items()}
-                if "reply_seconds" in data:
-                    columns["reply_seconds"] = np.ascontiguousarray(data["reply_seconds"], dtype="f8")
+                columns |= {c: np.ascontiguousarray(data[c], dtype=t) for c, t in OPTIONAL_COLUMNS.items() if c in data}
             trace = Trace(
                 block_size=int(header["block_size"]),
                 name=str(header["name"]),
