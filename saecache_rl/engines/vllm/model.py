@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,8 @@ class LiveModel:
             model = str(tiny_model())
         elif model.startswith("~"):
             model = str(Path(model).expanduser())
-        with _environment(_IN_PROCESS):
+        with _environment(_IN_PROCESS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # vLLM and torch warn of themselves while they start
             self.engine: Any = self._start(model, choice)
         core = self.engine.engine_core.engine_core
         self._scheduler = core.scheduler
