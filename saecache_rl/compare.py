@@ -29,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from saecache_rl import compare_report, overrides, runs
 from saecache_rl.cli import PartialFailureError, command
 from saecache_rl.compare_jobs import Entry, Job, Preparation, Prepared, measure, prepare
+from saecache_rl.engines.vllm.live_settings import is_live
 from saecache_rl.errors import InputError, nearest
 from saecache_rl.settings import CompareSettings, refuse_used, write
 from saecache_rl.tracking.terminal import print_table, progress
@@ -59,7 +60,8 @@ def run(settings: CompareSettings, folder: Path) -> tuple[compare_report.Compari
     for entry in agents:
         runs.make_agent(entry.agent)  # refused here, not in every job
         runs.make(entry.predictor, "predictor")
-    with Workers(settings.workers or cores()) as workers:
+    # Live engines are timed, so that they don't run beside each other unless that is asked for.
+    with Workers(settings.workers or (1 if is_live(settings.engine) else cores())) as workers:
         prepared = _prepare(settings, folder, workers)
         _refuse_other_data(folder, prepared)
         if settings.resume is None:
@@ -204,6 +206,7 @@ def _prepare(settings: CompareSettings, folder: Path, workers: Workers) -> list[
             seed=seed,
             reseed_workload=settings.reseed_workload,
             num_blocks=settings.num_blocks,
+            engine=settings.engine,
             sessions=settings.engine.get("sessions", "lineage"),
         )
         for seed in settings.seeds
@@ -243,7 +246,7 @@ def _job(settings: CompareSettings, folder: Path, entry: Entry, trace: Prepared,
         entry=entry,
         num_blocks=num_blocks,
         seed=trace.seed,
-        engine=settings.engine["name"],
+        engine=settings.engine,
         sessions=settings.engine.get("sessions", "lineage"),
     )
 

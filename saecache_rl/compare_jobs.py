@@ -13,8 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from saecache_rl import runs
+from saecache_rl import live_runs, runs
+from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.engines.stats import WindowStats
+from saecache_rl.engines.vllm.live_settings import is_live
 from saecache_rl.errors import InputError
 from saecache_rl.workloads.sessions import find_sessions
 from saecache_rl.workloads.trace import Trace
@@ -63,6 +65,7 @@ class Preparation:
     seed: int
     reseed_workload: bool
     num_blocks: Any
+    engine: dict[str, Any]
     sessions: str
 
     @property
@@ -78,6 +81,7 @@ def prepare(job: Preparation) -> Prepared:
         InputError: the workload can't be had as asked, or a capacity is too small for it.
     """
     trace = runs.make_trace(job.workload, job.seed if job.reseed_workload else None)
+    trace = live_runs.as_served(trace, job.engine)
     found = runs.capacities(job.num_blocks, trace, job.workload)
     find_sessions(trace, job.sessions)  # refused here where the trace has no ids, not in every job
     folder, file = Path(job.folder), f"cache/trace-{trace.digest[:16]}.npz"
@@ -113,7 +117,7 @@ class Job:
     entry: Entry
     num_blocks: int
     seed: int
-    engine: str
+    engine: dict[str, Any]
     sessions: str
 
     @property
@@ -127,7 +131,8 @@ class Job:
         entry = asdict(self.entry)
         entry.pop("name")
         entry["agent"].pop("name", None)
-        parts = [self.digest, entry, self.num_blocks, self.seed, self.engine, self.sessions]
+        engine = self.engine if is_live(self.engine) else self.engine["name"]
+        parts = [self.digest, entry, self.num_blocks, self.seed, engine, self.sessions]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
@@ -144,9 +149,17 @@ def measure(job: Job) -> runs.Measured:
         raise InputError(f"{job.folder}/{job.trace}: not the trace that the comparison began with; start it anew")
     agent = runs.make_agent(job.entry.agent)
     predictor = runs.make(job.entry.predictor, "predictor")
+    live = is_live(job.engine)
+    if live and isinstance(agent.policy, LRU):
+        # LRU of a live engine is vLLM as it is, nothing of ours in it.
+        plain = live_runs.lru_without_plugin(
+            job.engine, trace, job.num_blocks, find_sessions(trace, job.sessions), job.entry.window
+        )
+        return plain.measured(agent, predictor)
     env = PrefixCacheTuningEnv(
         trace,
-        engine=job.engine,
+        # An oracle is a bound, at the simulator's instant clock.
+        engine="simulator" if live and agent.policy.oracle else job.engine,
         num_blocks=job.num_blocks,
         window=job.entry.window,
         policy=agent.policy,
@@ -163,7 +176,9 @@ def measure(job: Job) -> runs.Measured:
         stats = outcome["stats"]
         agent.observe(stats, float(reward))
         sampled_choices += stats.sampled_choices
-    return runs.Measured.of(env.engine, agent, predictor, sampled_choices, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    env.close()
+    return runs.Measured.of(env.engine, agent, predictor, sampled_choices, seconds)
 
 
 @lru_cache(maxsize=2)

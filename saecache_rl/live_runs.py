@@ -15,6 +15,7 @@ from saecache_rl.workloads.sessions import Sessions
 from saecache_rl.workloads.trace import Trace
 
 if TYPE_CHECKING:
+    from saecache_rl.agents import Agent
     from saecache_rl.runs import Measured
 
 Node = Mapping[str, Any]
@@ -61,13 +62,25 @@ def facts(engine: Any) -> dict[str, Any] | None:
 class Reference:
     """vLLM on the same requests without the plug-in, under its own LRU.
 
-    hit_tokens: (R,).
+    engine: what served them, closed.
     """
 
-    hit_tokens: npt.NDArray[np.int64]
+    engine: Any
     ttft_ms: dict[str, float] | None
     requests_per_second: float
     evictions: int
+
+    @property
+    def hit_tokens(self) -> npt.NDArray[np.int64]:
+        """(R,) of each request."""
+        hits: npt.NDArray[np.int64] = self.engine.hit_tokens
+        return hits
+
+    def measured(self, agent: Agent, predictor: Any) -> Measured:
+        """As the run of an agent, the one of `agent=lru`."""
+        from saecache_rl.runs import Measured
+
+        return Measured.of(self.engine, agent, predictor, 0, float(self.engine.served_seconds))
 
     def beside(self, measured: Measured) -> Measured:
         """Put it beside a run of ours on the same requests."""
@@ -123,7 +136,7 @@ def lru_without_plugin(
             show(live.position)
     finally:
         live.close()
-    return Reference(live.hit_tokens, percentiles(live.ttft_ms), live.requests_per_second, live.evictions)
+    return Reference(live, percentiles(live.ttft_ms), live.requests_per_second, live.evictions)
 
 
 def vllm_version() -> str:
