@@ -34,8 +34,8 @@ def evaluate(trace: Trace, sessions: Sessions, split: Split, recipe: Recipe) -> 
     if not split.test.any() or not labels.any() or labels.all():
         raise InputError(
             f"{trace.name}: split {split.name}, nothing to learn or to test: {int(split.train.sum())} requests to "
-            f"train on, {int(labels.sum())} of them went on, {int(split.test.sum())} to test on; take more requests, another "
-            f"test_share, or a horizon_seconds well below the trace's {trace.arrival[-1]:.0f} s"
+            f"train on, {int(labels.sum())} of them went on, {int(split.test.sum())} to test on; take more requests, "
+            f"another test_share, or a horizon_seconds well below the trace's {trace.arrival[-1]:.0f} s"
         )
     truth = split.labels[split.test]
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.workloads.samples import SAMPLES
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -46,6 +48,28 @@ def provide_traces(folder: Path) -> None:
     unpack = Path(data) / "unpack-kv-cache-tester"
     subprocess.run([sys.executable, str(unpack), str(folder / "unpacked"), "40"], check=True)
     shutil.move(folder / "unpacked" / "traces", folder / "traces")
+    for name in (
+        "lmcache_agent_trace/miniswe.jsonl.gz",
+        "tau_bench/gpt-4o-airline.jsonl.gz",
+        "tau_bench/env_tools_wiki.tar.xz",
+        "llama_factory/reason_tool_use_demo_50.jsonl.gz",
+        "bfcl/bfcl_v4_multi_turn.tar.xz",
+        "mt_bench_101/mtbench101.jsonl.gz",
+        "openassistant/en_100_tree.jsonl.gz",
+        "azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz",
+    ):
+        (folder / Path(name).name).symlink_to(Path(data).absolute() / name)
+    # Formats of which there is no public file here: a few requests each.
+    for workload, file in (
+        ("sharegpt", "ShareGPT_V3_unfiltered_cleaned_split.json"),
+        ("lmsys", "lmsys-chat-1m.jsonl"),
+        ("chatbot_arena", "chatbot_arena.jsonl"),
+        ("openai_messages", "requests.jsonl"),
+        ("bailian", "qwen_traceA_blksz_16.jsonl"),
+        ("burstgpt", "BurstGPT_1.csv"),
+        ("aiperf", "dataset.jsonl"),
+    ):
+        (folder / file).write_text(SAMPLES[workload].content, encoding="utf-8")
 
 
 @pytest.mark.parametrize(("name", "text"), blocks("bash"), ids=[name for name, _ in blocks("bash")])
