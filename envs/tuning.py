@@ -130,9 +130,9 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
 
     def _engine(self) -> Any:
         if self._live is not None:
-            from saecache_rl.engines.vllm.live import LiveEngine
+            from saecache_rl.engines.vllm.drive import live_engine
 
-            return LiveEngine(
+            return live_engine(
                 self.trace, self.policy, self.num_blocks, self.sessions, self.continues, settings=self._live
             )
         return Simulator(self.trace, self.policy, self.num_blocks, self.sessions, self.continues)

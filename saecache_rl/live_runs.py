@@ -126,9 +126,9 @@ def lru_without_plugin(
     show: Callable[[int], None] = lambda position: None,
 ) -> Reference:
     """Serve a trace, as `as_served` gives it, by a vLLM that has nothing of ours in it; `show` is told the position."""
-    from saecache_rl.engines.vllm.live import LiveEngine
+    from saecache_rl.engines.vllm.drive import live_engine
 
-    live = LiveEngine(trace, None, num_blocks, sessions, settings=LiveSettings.of(engine))
+    live = live_engine(trace, None, num_blocks, sessions, settings=LiveSettings.of(engine))
     try:
         live.reset()
         while not live.done:

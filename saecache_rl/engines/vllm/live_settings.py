@@ -11,6 +11,7 @@ from typing import Any
 from saecache_rl.errors import InputError, nearest
 
 LOOPS = ("one_by_one", "open", "closed")
+PROCESSES = ("here", "own")
 TINY = "tiny"
 
 
@@ -28,6 +29,7 @@ class LiveSettings:
             (requests come at their arrival), closed (a session's next request comes its gap after the last reply).
         speed: seconds of the trace in one of the wall's; open and closed alone.
         max_num_seqs: requests that run at once; open and closed alone.
+        process: here (in this process) or own (in one of its own, which ends with this one).
         sessions: how a session is known, lineage or hint.
         environment: variables of vLLM's, set where they are not set already.
         engine_args: further arguments of vLLM's `EngineArgs`.
@@ -42,6 +44,7 @@ class LiveSettings:
     loop: str = "one_by_one"
     speed: float = 1.0
     max_num_seqs: int = 16
+    process: str = "here"
     sessions: str = "lineage"
     environment: Mapping[str, str] = field(default_factory=dict)
     engine_args: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +67,7 @@ class LiveSettings:
         return settings
 
     def _check(self) -> None:
-        for name in ("name", "model", "dtype", "loop", "sessions"):
+        for name in ("name", "model", "dtype", "loop", "process", "sessions"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise InputError(f"engine.{name}={value}: give a name")
@@ -82,6 +85,10 @@ class LiveSettings:
             raise InputError(f"engine.enforce_eager={self.enforce_eager}: true or false")
         if self.loop not in LOOPS:
             raise InputError(f"engine.loop={self.loop}: unknown{nearest(self.loop, LOOPS)}; known: {', '.join(LOOPS)}")
+        if self.process not in PROCESSES:
+            raise InputError(
+                f"engine.process={self.process}: unknown{nearest(self.process, PROCESSES) or ';'} known: here, own"
+            )
         speed: object = self.speed
         if isinstance(speed, bool) or not isinstance(speed, int | float) or not math.isfinite(speed) or speed <= 0:
             raise InputError(f"engine.speed={speed}: give a positive number of trace seconds a second")
