@@ -4,6 +4,9 @@ A costly score changes with time, and mostly little. So each leaf has a *floor*:
 some time, which the policy's score gives when ``pool.horizon`` is set. The heap orders leaves by floor; a request that
 needs room scores leaves from the lowest floor on until the next floor lies above the best score found. The floors are
 made anew when their time is over, and for how long they are made adapts: about as many scores between as leaves.
+
+The policy may say at release which blocks of a chain will have equal scores, by equal keys that are GROUPED or less, so
+that a chain is evicted run by run. (A leaf's key becomes its floor: a score, which must be above GROUPED.)
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ SCORES = types.float64[::1]
 
 #: Seconds for which floors are made at first, and bounds.
 SPAN, LEAST_SPAN, MOST_SPAN = 1.0, 1e-3, 1e9
+#: Keys up to this say which blocks of a chain have equal scores.
+GROUPED = -2.0
 #: A floor gives way a little, so that rounding never lifts it above a score.
 SLACK = 1.0 - 1e-12
 
@@ -103,6 +108,7 @@ def take_lazy(cache, score, c, need, taken, start, slots, scores):  # type: igno
         for i in range(scored):
             if i != best:
                 limit = min(limit, scores[i])
+        group = math.nan
         while True:
             taken[count] = slots[best]
             count += 1
@@ -114,8 +120,11 @@ def take_lazy(cache, score, c, need, taken, start, slots, scores):  # type: igno
                 scores[best] = scores[scored]
                 break
             slots[best] = parent
+            key = blocks[parent].key
+            if key != group or not -math.inf < key <= GROUPED:
+                group = key
+                score(cache, slots[best:], 1, scores[best:])
             blocks[parent].key = -math.inf
-            score(cache, slots[best:], 1, scores[best:])
             if count == need or not scores[best] < limit:
                 break
         best = -1

@@ -14,7 +14,7 @@ from numba import types
 from saecache_rl.cache.heap import push, remove
 from saecache_rl.cache.layout import CACHE, INT
 from saecache_rl.cache.policies.hazard.entries import drop_if_unheld
-from saecache_rl.cache.policies.hazard.layout import IN_LRU, IN_SHADOW, STATE
+from saecache_rl.cache.policies.hazard.layout import BY_HAZARD, BY_RELEASE, IN_LRU, IN_SHADOW, STATE
 from saecache_rl.cache.policies.hazard.leaves import (
     add_leaf,
     floor_of,
@@ -29,8 +29,6 @@ from saecache_rl.cache.policies.hazard.leaves import (
 from saecache_rl.cache.victims import EXACT_LIMIT
 from saecache_rl.compiled import kernel
 
-# Classes of candidates of the guarded policy.
-BY_HAZARD, BY_RELEASE = 0, 1
 # Places in `cache.params`, behind the learner's.
 WINDOW, MARGIN = 3, 4
 
@@ -59,7 +57,8 @@ def _switch(cache, state, cls):  # type: ignore[no-untyped-def]
         if candidate:
             remove(cache.blocks, cache.heaps, cache.arena, slot)
         block.cls = cls
-        block.key = state.slots[slot].release
+        # Whoever gets a key by hazard here has no equal: equal keys in a chain mean equal scores.
+        block.key = state.slots[slot].release if cls == BY_RELEASE else np.nan
         if candidate:
             push(cache.blocks, cache.heaps, cache.arena, slot)
 
@@ -145,13 +144,16 @@ def make_room(state, size, hits, now):  # type: ignore[no-untyped-def]
             if place != best:
                 limit = min(limit, state.scores[place])
         e = np.int64(state.leaves[best])
+        segment = state.entries[e].segment
         while True:
             e = _evict(state, e, kept)
             need -= 1
             if e < 0:
                 break
             state.leaves[best] = e
-            state.scores[best] = worth_of(state, e, now)
+            if state.entries[e].segment != segment:
+                segment = state.entries[e].segment
+                state.scores[best] = worth_of(state, e, now)
             if need == 0 or not state.scores[best] < limit:
                 break
         if e < 0:

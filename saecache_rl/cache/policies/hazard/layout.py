@@ -21,6 +21,8 @@ from saecache_rl.handles import address_of, array_at
 BINS = 36
 #: Groups of two bins, each with a hazard of its own.
 GROUPS = 18
+#: Classes of candidates; the second only with a guard.
+BY_HAZARD, BY_RELEASE = 0, 1
 #: Features of a segment as categories; `features` names them.
 LEVELS = 20
 #: Blocks in the list by last access, as a multiple of the number of blocks: all of the recent part of it, and of the

@@ -12,7 +12,7 @@ from saecache_rl.cache.layout import LAZY, ON_EVICT, ON_RELEASE, SCORE
 from saecache_rl.cache.params import Param, ParamSpace
 from saecache_rl.cache.policies.hazard import features, index, learner, table
 from saecache_rl.cache.policies.hazard.entries import drop_if_unheld, trim
-from saecache_rl.cache.policies.hazard.guard import BY_HAZARD, BY_RELEASE, admit, judge, leading, make_room
+from saecache_rl.cache.policies.hazard.guard import admit, judge, leading, make_room
 from saecache_rl.cache.policies.hazard.index import least_worth, place_of, worth
 from saecache_rl.cache.policies.hazard.layout import IN_SHADOW, allocate, state_at, view
 from saecache_rl.cache.policies.hazard.learner import ADDITIVE, TABLE, learn
@@ -72,13 +72,6 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
     if head.guarded == 1:
         admit(state, size, held)
     trim(state, num_blocks)
-    release = cache.pool[0].release
-    cls = BY_HAZARD if head.by_hazard == 1 else BY_RELEASE
-    for i in range(size):
-        state.slots[chain[i]].release = release
-        block = cache.blocks[chain[i]]
-        block.cls = cls
-        block.key = release
 
 
 @kernel(ON_EVICT)

@@ -15,6 +15,7 @@ from numba import types
 
 from saecache_rl.cache.ghosts import fingerprint_of
 from saecache_rl.cache.layout import CACHE, GENERATED, INT, SLOTS
+from saecache_rl.cache.lazy import GROUPED
 from saecache_rl.cache.policies.hazard import features as f
 from saecache_rl.cache.policies.hazard.entries import (
     drop_curve,
@@ -27,7 +28,7 @@ from saecache_rl.cache.policies.hazard.entries import (
     unlist,
 )
 from saecache_rl.cache.policies.hazard.index import make_curve
-from saecache_rl.cache.policies.hazard.layout import LISTED, REALS, STATE, TOO_LATE, UNUSED
+from saecache_rl.cache.policies.hazard.layout import BY_HAZARD, BY_RELEASE, LISTED, REALS, STATE, TOO_LATE, UNUSED
 from saecache_rl.cache.policies.hazard.learner import predict
 from saecache_rl.compiled import kernel
 
@@ -179,6 +180,10 @@ def _make(cache, state, chain, asking, start, end, generated, interval, reals): 
         state.entries[e].curve = curve
         state.entries[e].segment = number
         state.holders[curve] += 1
+        block = cache.blocks[chain[i]]
+        block.cls = BY_HAZARD if head.by_hazard == 1 else BY_RELEASE
+        block.key = GROUPED - number if head.by_hazard == 1 else cache.pool[0].release
+        state.slots[chain[i]].release = cache.pool[0].release
 
 
 @kernel(types.void(CACHE, STATE, SLOTS, INT, INT, INT, types.float64, REALS))
