@@ -111,6 +111,8 @@ class Labels:
 
     def block_types(self, first: int, count: int, block_size: int) -> npt.NDArray[np.uint8]:
         """(count,) types of the full blocks from number `first` on."""
+        if len(self.kinds) == 1:
+            return np.full(count, int(self.kinds[0]), np.uint8)
         kinds = np.array(self.kinds, np.uint8)
         found = np.empty(count, np.uint8)
         _block_types(np.array(self.starts, np.int64), kinds, first, block_size, found)

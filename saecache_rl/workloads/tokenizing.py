@@ -55,6 +55,10 @@ class Tokenizer(ABC):
     def marker(self, text: str) -> int | None:
         """Return the id of the special token `text`, None where there is none."""
 
+    @abstractmethod
+    def texts(self, ids: npt.NDArray[np.int64]) -> list[str]:
+        """Return the text of each token, for people to look at."""
+
     def ids(self, text: str) -> list[int]:
         """Return the ids of ordinary text as a list."""
         return [int(i) for i in self.encode(text).ids]
@@ -71,6 +75,12 @@ class _StandIn(Tokenizer):
     def marker(self, text: str) -> int:
         """Return the number of a marker; there is one for every text."""
         return self._markers.setdefault(text, len(self._markers))
+
+    def texts(self, ids: npt.NDArray[np.int64]) -> list[str]:
+        """Return the text of each token that was met."""
+        of = {n: text for text, n in self._markers.items()}
+        of |= {n + _FIRST_TEXT: text for text, n in self._numbers.items()}
+        return [of[int(i)] for i in ids]
 
     def _numbered(self, pieces: list[str]) -> npt.NDArray[np.int64]:
         numbers = self._numbers
@@ -125,6 +135,10 @@ class HuggingFace(Tokenizer):
         """Return the id of an added token."""
         number = self._reader.token_to_id(text)
         return None if number is None else int(number)
+
+    def texts(self, ids: npt.NDArray[np.int64]) -> list[str]:
+        """Return the text of each token; that of a part of a character is a replacement sign."""
+        return [str(self._reader.decode([int(i)], skip_special_tokens=False)) for i in ids]
 
     def _encode(self, text: str) -> Encoded:
         # Added tokens that are not special (<think>) would be found in ordinary text; cut in two they are not.
