@@ -15,10 +15,10 @@ import numpy as np
 
 from saecache_rl.cache.policy import Policy
 from saecache_rl.engines.vllm.needs import need_vllm
-from saecache_rl.engines.vllm.serving import Choice
+from saecache_rl.engines.vllm.serving import Choice, Served
 from saecache_rl.vocabulary import TOKEN_TYPE_NAMES
 from saecache_rl.workloads.sessions import Sessions
-from saecache_rl.workloads.trace import Trace
+from saecache_rl.workloads.trace import ENDED_FOR_TOOL, Trace
 
 
 class ReplayClock:
@@ -107,11 +107,16 @@ class Replay:
         if policy is None:
             self.manager = kv_cache_manager.KVCacheManager(**options)
         else:
-            choice = Choice(agent=Constant(policy), window=window, clock=self.clock)
+            choice = Choice(Constant(policy), window, self.clock, ended_for_tool=self._ended_for_tool)
             self.manager = PolicyKVCacheManager(**options, choice=choice)
         kv_cache_utils.init_none_hash(sha256)
         self._hasher = kv_cache_utils.get_request_block_hasher(size, sha256)
         self._identity: dict[Any, int] = {}
+        self._numbers: dict[str, int] = {}
+
+    def _ended_for_tool(self, served: Served) -> bool:
+        r = self._numbers.get(served.request_id)
+        return r is not None and bool(self.trace.flags[r] & ENDED_FOR_TOOL)
 
     def chain(self, r: int) -> np.ndarray[Any, Any]:
         """Identities of the full blocks of request `r`."""
@@ -140,6 +145,7 @@ class Replay:
                 "session_kind": "agentic" if self.sessions.agentic[r] else "chat",
                 "spans": [[i * size, (i + 1) * size, TOKEN_TYPE_NAMES[k]] for i, k in enumerate(kinds.tolist())],
             }
+        self._numbers = {f"r{r}": r}
         request = Request(
             request_id=f"r{r}",
             prompt_token_ids=tokens[:prompt_tokens],

@@ -53,6 +53,8 @@ class Choice:
     clock: seconds; a replay sets its own.
     predictor: says of a request that is over whether its session goes on; None: never.
     template: of the chat template's special tokens; None: token types are unknown without hints.
+    ended_for_tool: says of a request that is over whether its reply called a tool, in a replay; None: the template's
+        tool-call token says it.
     """
 
     agent: Any
@@ -60,6 +62,7 @@ class Choice:
     clock: Callable[[], float] = time.monotonic
     predictor: Callable[[Served], bool] | None = None
     template: Template | None = None
+    ended_for_tool: Callable[[Served], bool] | None = None
 
 
 @dataclass
@@ -179,7 +182,10 @@ class Serving:
         tokens = int(request.num_tokens)
         facts.output_tokens = tokens - facts.prompt_tokens
         self._read_output(served, request, tokens)
-        facts.ended_for_tool = served.labels.calls_tool and facts.output_tokens > 0
+        if self.choice.ended_for_tool is not None:
+            facts.ended_for_tool = self.choice.ended_for_tool(served)
+        else:
+            facts.ended_for_tool = served.labels.calls_tool and facts.output_tokens > 0
         facts.agentic = _agentic(served.hints, facts.agentic or served.labels.has_tools or facts.ended_for_tool)
         prompt_blocks = len(facts.prompt)
         full = (facts.prompt_tokens + max(facts.output_tokens, 1) - 1) // self.block_size

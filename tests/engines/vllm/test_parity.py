@@ -78,13 +78,13 @@ def test_a_hundred_requests_of_generated_workloads(workload: str) -> None:
     "SAECACHE_DATA_DIR" not in os.environ, reason="needs SAECACHE_DATA_DIR, the folder of public traces"
 )
 def test_a_hundred_requests_of_a_public_trace() -> None:
-    from saecache_rl.workloads.mooncake import mooncake  # type: ignore[attr-defined,unused-ignore]
-
     files = sorted(Path(os.environ["SAECACHE_DATA_DIR"]).rglob("*conversation_trace*"))
     if not files:
         pytest.skip("no Mooncake conversation trace in SAECACHE_DATA_DIR")
-    trace = mooncake(path=str(files[0]), requests=100)
-    compare(trace, int(trace.request_blocks.max() * 2), LRU(), False)
+    target = {**by_name("workload", "mooncake"), "path": str(files[0]), "requests": 100}
+    trace = make("workload", target)
+    for policy in (LRU(), SAECache()):
+        compare(trace, int(trace.request_blocks.max() * 2), policy, False)
 
 
 def test_the_engine_finds_the_sessions_that_the_trace_has_by_lineage() -> None:
