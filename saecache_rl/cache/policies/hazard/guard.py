@@ -2,8 +2,9 @@
 
 The shadow LRU is the recent part of the list of known blocks (`entries`). The shadow of this policy keeps its own
 leaves, scores and evicts as the pool would. Both are metadata alone. With D the decayed hits of the shadow less those
-of LRU, and B the decayed blocks asked for, the policy starts as LRU, goes over to the hazards' order when
-D > margin B, and back when D < -margin B.
+of LRU, B the decayed blocks asked for, and Q the decayed squares of D's steps, the policy starts as LRU, goes over to
+the hazards' order when D > margin B + doubt sqrt(Q), and back when D < -(margin B + doubt sqrt(Q)). D's steps are whole
+chains, so that a lead of a few of them says little.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from saecache_rl.cache.victims import EXACT_LIMIT
 from saecache_rl.compiled import kernel
 
 # Places in `cache.params`, behind the learner's.
-WINDOW, MARGIN = 3, 4
+WINDOW, MARGIN, DOUBT = 3, 4, 5
 
 
 @kernel(INT(STATE, INT, INT), forceinline=True)
@@ -71,7 +72,8 @@ def judge(cache, state, prompt):  # type: ignore[no-untyped-def]
     gained = leading(state, prompt, IN_SHADOW) - leading(state, prompt, IN_LRU)
     head.advantage = kept * head.advantage + gained
     head.asked = kept * head.asked + prompt
-    enough = cache.params[MARGIN] * head.asked
+    head.noise = kept * head.noise + gained * gained
+    enough = cache.params[MARGIN] * head.asked + cache.params[DOUBT] * np.sqrt(head.noise)
     if head.by_hazard == 0 and head.advantage > enough:
         _switch(cache, state, BY_HAZARD)
     elif head.by_hazard == 1 and head.advantage < -enough:

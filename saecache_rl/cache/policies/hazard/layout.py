@@ -102,6 +102,7 @@ HEAD = np.dtype(
         ("looked", "i8"),  # leaves scored since the floors were made
         ("advantage", "f8"),  # decayed hits of the shadow less those of the shadow LRU, D in the docs
         ("asked", "f8"),  # decayed blocks asked for, B
+        ("noise", "f8"),  # decayed squares of the steps of D, Q
         ("by_hazard", "i8"),  # 1: the order in force is the hazards'; 0: LRU's
         ("switches", "i8"),
         ("model", "i8"),  # which options are set; see `policy`

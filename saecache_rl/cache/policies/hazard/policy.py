@@ -95,6 +95,7 @@ _STEPS = (
 _GUARD = (
     Param("guard.window", 4000.0, 100.0, 1e5, "log", "requests that the guard looks back on"),
     Param("guard.margin", 0.0005, 1e-6, 0.1, "log", "share of the blocks asked for by which an order must lead"),
+    Param("guard.doubt", 1.5, 0.0, 4.0, "linear", "standard deviations by which an order must lead"),
 )
 SPACE = ParamSpace(_STEPS)
 GUARDED_SPACE = ParamSpace(_STEPS + _GUARD)
