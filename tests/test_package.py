@@ -29,7 +29,8 @@ from saecache_rl.workloads.catalogue import make
 
 trace = make("balanced", "requests=300")
 num_blocks = auto_capacity(trace)
-for policy in (lru.LRU(), lfu.LFU(), unicache.UniCache(), saecache.SAECache(), optimum.Optimum(), Hazard(), GuardedHazard()):
+plain = (lru.LRU(), lfu.LFU(), unicache.UniCache(), saecache.SAECache(), optimum.Optimum())
+for policy in (*plain, Hazard(), GuardedHazard()):
     simulator = Simulator(trace, policy, num_blocks)
     for predictor in (OnlineLogistic(), TurnCount()):
         predictor.continues(trace, simulator.sessions)

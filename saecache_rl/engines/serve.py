@@ -122,10 +122,10 @@ def _count(cache, counters, chain, hits, prompt, matchable, tokens, block_size):
 @kernel(inline="always")
 def _inserts_again(cache, identities, begin, end):  # type: ignore[no-untyped-def]
     """Whether one of ``identities[begin:end]`` is resident."""
+    again = False
     for i in range(begin, end):
-        if cache.first[identities[i]] >= 0:
-            return True
-    return False
+        again |= cache.first[identities[i]] >= 0
+    return again
 
 
 @kernel(types.void(COUNTERS, types.float64, INT))
