@@ -311,6 +311,26 @@ def test_metadata_is_bounded_and_flat() -> None:
     check_state(simulator)
 
 
+@pytest.mark.parametrize("num_blocks", [40, 1000, 6000])
+def test_where_every_block_is_a_leaf(num_blocks: int) -> None:
+    generator = np.random.default_rng(9)
+    drawn = generator.zipf(1.2, 15_000) % 12_000
+    drawn[::2] = generator.integers(0, 12_000, 7_500)
+    trace = chain_trace([(i * 0.05, int(chain), 1) for i, chain in enumerate(drawn)])
+    hits = {}
+    for policy in (LRU(), Hazard(), GuardedHazard()):
+        simulator = Simulator(trace, policy, num_blocks)
+        sampled = 0
+        while not simulator.done:
+            sampled += simulator.serve(1000).sampled_choices
+            if policy.name != "lru":
+                check_state(simulator)
+        hits[policy.name] = int(simulator.hit_blocks.sum())
+    assert (sampled > 0) == (num_blocks == 6000)
+    assert hits["hazard"] > 0.95 * hits["lru"]
+    assert hits["adaptive"] > 0.95 * hits["lru"]
+
+
 def test_the_shadows_hit_what_their_policies_hit() -> None:
     trace = tiny_trace(seed=7, requests=400).without_generated()
     num_blocks = int(trace.request_blocks.max()) * 4

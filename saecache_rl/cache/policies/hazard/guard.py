@@ -162,7 +162,8 @@ def make_room(state, size, hits, now):  # type: ignore[no-untyped-def]
             state.leaves[best] = state.leaves[top - scored]
             state.scores[best] = state.scores[top - scored]
             scored -= 1
-    for place in range(top - 1, top - scored - 1, -1):
+    # From the lowest place on: the heap, which grows towards them, then never overwrites one that is still to come.
+    for place in range(top - scored, top):
         add_leaf(state, np.int64(state.leaves[place]))
 
 
