@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 import zipfile
@@ -71,6 +72,7 @@ def test_the_generic_names_are_not_importable_from_elsewhere(name: str) -> None:
         text=True,
         check=True,
         cwd="/",
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )
     assert found.stdout.strip() == "None"
 
