@@ -11,7 +11,7 @@ from saecache_rl import compare, train
 from tests.commands.support import QUIET, SMALL, run
 
 CHAT = ["+workload=chat", "workload.requests=200"]
-WORKLOADS = "+workload=NAME, with one of: agentic, agentic_shift, balanced, chat,"
+WORKLOADS = "+workload=NAME, with one of: agentic, agentic_shift,"
 
 TRAIN = {
     "no workload": ([], ["no workload is chosen", WORKLOADS]),
