@@ -3,7 +3,7 @@
 A costly score changes with time, and mostly little. So each leaf has a *floor*: the lowest that its score will be until
 some time, which the policy's score gives when ``pool.horizon`` is set. The heap orders leaves by floor; a request that
 needs room scores leaves from the lowest floor on until the next floor lies above the best score found. The floors are
-made anew when their time is over, and for how long they are made adapts: about as many scores between as leaves.
+made anew when their time is over, and for how long they are made adapts: about half as many scores between as leaves.
 
 The policy may say at release which blocks of a chain will have equal scores, by equal keys that are GROUPED or less, so
 that a chain is evicted run by run. (A leaf's key becomes its floor: a score, which must be above GROUPED.)
@@ -39,9 +39,9 @@ def _set_floors(cache, score, c, slots, scores):  # type: ignore[no-untyped-def]
     size = heap.size
     if pool.span == 0.0:
         pool.span = SPAN
-    elif pool.looked > 2 * size:
+    elif pool.looked > size:
         pool.span = max(pool.span * 0.5, LEAST_SPAN)
-    elif 2 * pool.looked < size:
+    elif 4 * pool.looked < size:
         pool.span = min(pool.span * 2.0, MOST_SPAN)
     pool.looked = 0
     for i in range(size):

@@ -88,17 +88,15 @@ TWELVE = (
 #: The only two whose value 0 has no row: nothing is generated, nothing foreseen.
 OPTIONAL = len(NAMES) - 2
 
-_FIRST = np.array([a for a, _ in FEATURES.values()], np.int64)
-_SECOND = np.array([b for _, b in FEATURES.values()], np.int64)
-_WIDTH = np.array([1 if b < 0 else SIZES[b] for _, b in FEATURES.values()], np.int64)
-_VALUES = np.array([SIZES[a] for a, _ in FEATURES.values()], np.int64) * _WIDTH
-_START = np.concatenate([[0], np.cumsum(_VALUES)[:-1]]).astype(np.int64)
+# Of each feature: its levels, the second's number of values, its first row. Arrays, which compiled code reads in place;
+# a tuple would be copied at each call.
+FIRST = np.array([a for a, _ in FEATURES.values()], np.int64)
+SECOND = np.array([b for _, b in FEATURES.values()], np.int64)
+WIDTH = np.array([1 if b < 0 else SIZES[b] for _, b in FEATURES.values()], np.int64)
+_VALUES = np.array([SIZES[a] for a, _ in FEATURES.values()], np.int64) * WIDTH
+START = np.concatenate([[0], np.cumsum(_VALUES)[:-1]]).astype(np.int64)
 #: Rows of learned numbers.
 ROWS = int(_VALUES.sum())
-
-# As tuples, so that they are constants of the compiled code.
-FIRST, SECOND = tuple(int(v) for v in _FIRST), tuple(int(v) for v in _SECOND)
-WIDTH, START = tuple(int(v) for v in _WIDTH), tuple(int(v) for v in _START)
 
 
 @kernel(types.int64(LEVEL_ROWS, types.int64, types.int64, INTS))

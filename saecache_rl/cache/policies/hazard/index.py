@@ -22,9 +22,9 @@ KINDS = {"gittins": GITTINS, "forever": FOREVER, "return": RETURN, "hazard": HAZ
 
 _EDGES = np.concatenate([[0.0], 0.5 * np.exp(np.arange(BINS) / 3.0)])
 #: Width of each bin in seconds.
-WIDTHS = tuple(float(w) for w in np.diff(_EDGES))
+WIDTHS = np.diff(_EDGES)
 #: Upper edge of each group of two bins.
-GROUP_ENDS = tuple(float(e) for e in _EDGES[2::2])
+GROUP_ENDS = _EDGES[2::2].copy()
 #: Nothing is certain: a hazard stays below this, so that what is beyond keeps some weight.
 CERTAIN = 0.9999
 

@@ -22,7 +22,7 @@ from saecache_rl.compiled import kernel
 ADDITIVE, TABLE = 0, 1
 REGIONS = 7
 #: Region of each group: ages share a feature's U within one.
-REGION = tuple(int(np.clip(math.floor((math.log(e) - math.log(1.5)) / 1.3), 0, REGIONS - 1)) for e in GROUP_ENDS)
+REGION = np.clip(np.floor((np.log(GROUP_ENDS) - math.log(1.5)) / 1.3), 0, REGIONS - 1).astype(np.int64)
 
 # Places in `cache.reals`.
 BASE = 0  # A_g

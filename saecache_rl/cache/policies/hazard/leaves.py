@@ -114,9 +114,9 @@ def set_floors(state, now):  # type: ignore[no-untyped-def]
     head = state.head[0]
     if head.span == 0.0:
         head.span = SPAN
-    elif head.looked > 2 * head.leaves:
+    elif head.looked > head.leaves:
         head.span = max(head.span * 0.5, LEAST_SPAN)
-    elif 2 * head.looked < head.leaves:
+    elif 4 * head.looked < head.leaves:
         head.span = min(head.span * 2.0, MOST_SPAN)
     head.looked = 0
     head.floors_until = now + head.span
