@@ -195,7 +195,9 @@ def trim(state, num_blocks):  # type: ignore[no-untyped-def]
     while head.recent > RECENT * num_blocks:
         e = head.recent_last
         entry = state.entries[e]
-        if ends_segment(state, e):
+        # The deeper blocks of its segment are less recent, and all of these but the last are gone.
+        goes_on = entry.older >= 0 and state.entries[entry.older].segment == entry.segment
+        if not goes_on and ends_segment(state, e):
             entry.flags &= 255 - RECENTLY
             head.recent_last = entry.newer
             head.recent -= 1

@@ -173,13 +173,12 @@ def _make(cache, state, chain, asking, start, end, generated, interval, reals): 
     head.free_curves -= 1
     curve = state.curve_free[head.free_curves]
     make_curve(state.hazard, head.index, cold, state.curves, curve)
-    state.holders[curve] = 0
+    state.holders[curve] = end - start
     for i in range(start, end):
         e = np.int64(state.chain[i])
         drop_curve(state, e)
         state.entries[e].curve = curve
         state.entries[e].segment = number
-        state.holders[curve] += 1
         block = cache.blocks[chain[i]]
         block.cls = BY_HAZARD if head.by_hazard == 1 else BY_RELEASE
         block.key = GROUPED - number if head.by_hazard == 1 else cache.pool[0].release
@@ -225,7 +224,10 @@ def record(cache, state, chain, size, known, before, now, reals):  # type: ignor
     for i in range(size):
         e = np.int64(state.chain[i])
         if e >= 0:
-            mark_used(state, e, now)
+            # A segment that goes on in the next block does not end here; most do, and looking it up costs a division.
+            after = np.int64(state.chain[i + 1]) if i + 1 < size else np.int64(-1)
+            if after < 0 or entries[after].segment != entries[e].segment:
+                mark_used(state, e, now)
             if entries[e].flags & LISTED:
                 unlist(state, e)
         elif i < prompt:
