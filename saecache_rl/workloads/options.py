@@ -27,7 +27,7 @@ class Bounds:
         low = f"above {self.low:g}" if self.open_low else f"at least {self.low:g}"
         if self.high >= 2**31 - 1:
             return kind if math.isinf(self.low) else f"{kind} {low}"
-        return f"{kind} from {self.low:g} to {self.high:g}"
+        return f"{kind} from {self.low:,.10g} to {self.high:,.10g}"
 
 
 ANY = Bounds()
