@@ -14,7 +14,6 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-import saecache_rl
 from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.cache.policies.saecache import SAECache
 from saecache_rl.cache.policies.unicache import UniCache
@@ -27,7 +26,7 @@ from saecache_rl.predictor import TrueAnswer
 from saecache_rl.workloads.trace import Trace
 from tests.support import tiny_trace
 
-ROOT = Path(saecache_rl.__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ID = "SAECache/PrefixCacheTuning-v0"
 
 
