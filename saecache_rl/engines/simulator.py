@@ -14,6 +14,7 @@ from saecache_rl.cache.params import PolicyParams
 from saecache_rl.cache.policy import Policy
 from saecache_rl.engines.serve import Counters, Requests, Work, make_handle, serve
 from saecache_rl.engines.stats import NUM_GAP_KINDS, NUM_OFFSET_BINS, WindowStats
+from saecache_rl.engines.window import window_stats
 from saecache_rl.errors import InputError
 from saecache_rl.handles import Handle
 from saecache_rl.vocabulary import NUM_QUEUES, NUM_TOKEN_TYPES
@@ -204,40 +205,17 @@ class Simulator:
         if served != end - begin:
             raise AssertionError(f"request {begin + served} found no victim in a pool that is large enough for it")
         self.position = end
-        stats = self._stats(begin, end, mark)
-        self.window += 1
-        return stats
-
-    def _stats(self, begin: int, end: int, mark: _Mark) -> WindowStats:
-        counters = Counters(*(column.copy() for column in self._counters))
-        evicted = self.cache.evicted - mark.evicted
-        requests = end - begin
-        prompt_tokens, hit_tokens, matchable, hits = (int(n) for n in counters.totals)
-        return WindowStats(
+        stats = window_stats(
+            self._counters,
+            self.cache,
             window=self.window,
             first_request=begin,
-            requests=requests,
-            time=float(self.cache.pool["now"][0]),
-            prompt_tokens=prompt_tokens,
-            hit_tokens=hit_tokens,
-            matchable_blocks=matchable,
-            hit_blocks=hits,
-            evictions=int(evicted[:NUM_QUEUES].sum()),
-            queue_hits=counters.queues[0],
-            queue_ghost_misses=counters.queues[1],
-            queue_evictions=evicted[:NUM_QUEUES],
-            queue_held=counters.queues[2] / max(requests, 1),
-            type_accesses=counters.types[0],
-            type_hits=counters.types[1],
-            type_ghost_misses=counters.types[2],
-            type_evictions=evicted[NUM_QUEUES:],
-            offset_accesses=counters.offsets[0],
-            offset_hits=counters.offsets[1],
-            gap_count=counters.gaps[0].astype(np.int64),
-            gap_log_sum=counters.gaps[1],
-            gap_log_square_sum=counters.gaps[2],
-            sampled_choices=int(self.cache.pool["sampled"][0]) - mark.sampled,
+            requests=end - begin,
+            evicted_before=mark.evicted,
+            sampled_before=mark.sampled,
         )
+        self.window += 1
+        return stats
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a run has changed, as arrays and numbers."""

@@ -25,6 +25,7 @@ from saecache_rl.engines.vllm import admit, give_back, repair
 from saecache_rl.engines.vllm.handle import CALL, NO_HINT, Work
 from saecache_rl.engines.vllm.nodes import UNUSED, Fingerprints, make_nodes
 from saecache_rl.engines.vllm.retention import make_retention, score_with_hints, score_words
+from saecache_rl.engines.window import window_stats
 from saecache_rl.errors import InputError
 from saecache_rl.handles import array_addresses, function_addresses
 from saecache_rl.vocabulary import NUM_QUEUES, NUM_TOKEN_TYPES
@@ -260,34 +261,14 @@ class LiveCache:
 
     def end_window(self) -> WindowStats:
         """What the window since `begin_window` saw."""
-        counters = Counters(*(column.copy() for column in self._counters))
-        evicted = self.cache.evicted - self._evicted_before
-        requests = self.requests_in_window
-        prompt_tokens, hit_tokens, matchable, hits = (int(n) for n in counters.totals)
-        stats = WindowStats(
+        stats = window_stats(
+            self._counters,
+            self.cache,
             window=self.window,
             first_request=self._first_request,
-            requests=requests,
-            time=float(self.cache.pool["now"][0]),
-            prompt_tokens=prompt_tokens,
-            hit_tokens=hit_tokens,
-            matchable_blocks=matchable,
-            hit_blocks=hits,
-            evictions=int(evicted[:NUM_QUEUES].sum()),
-            queue_hits=counters.queues[0],
-            queue_ghost_misses=counters.queues[1],
-            queue_evictions=evicted[:NUM_QUEUES],
-            queue_held=counters.queues[2] / max(requests, 1),
-            type_accesses=counters.types[0],
-            type_hits=counters.types[1],
-            type_ghost_misses=counters.types[2],
-            type_evictions=evicted[NUM_QUEUES:],
-            offset_accesses=counters.offsets[0],
-            offset_hits=counters.offsets[1],
-            gap_count=counters.gaps[0].astype(np.int64),
-            gap_log_sum=counters.gaps[1],
-            gap_log_square_sum=counters.gaps[2],
-            sampled_choices=int(self.cache.pool["sampled"][0]) - self._sampled_before,
+            requests=self.requests_in_window,
+            evicted_before=self._evicted_before,
+            sampled_before=self._sampled_before,
         )
         self.window += 1
         return stats
