@@ -31,12 +31,13 @@ class TraceBuilder:
         session: int = -1,
         turn: int = -1,
         flags: int = 0,
+        named: bool = True,
     ) -> None:
-        """Add a request; tokens are (id, type) pairs. The reply's last token gets no KV."""
+        """Add a request; tokens are (id, type) pairs. The reply's last token gets no KV; its blocks may go unnamed."""
         chain = self._chain(prompt + reply[:-1])
         full = len(prompt) // self.block_size
         self._prompts.append(chain[:full])
-        self._replies.append(chain[full:])
+        self._replies.append(chain[full:] if named else [])
         self._rows.append(
             {
                 "arrival": arrival,

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from saecache_rl.vocabulary import TokenType
-from saecache_rl.workloads.assemble import completed_blocks
 from saecache_rl.workloads.records import BadRecordError, Malformed, block_ids, count, seconds
-from saecache_rl.workloads.trace import ENDED_FOR_TOOL, HAS_TOOLS
+from saecache_rl.workloads.trace import ENDED_FOR_TOOL, HAS_TOOLS, completed_blocks
 
 Longs = npt.NDArray[np.int64]
 _LARGEST_ID = 2**26  # more blocks than any session has; raw ids and tables are sized by it

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from saecache_rl.vocabulary import TokenType
 from saecache_rl.workloads.chain import chain_blocks
-from saecache_rl.workloads.trace import Trace
+from saecache_rl.workloads.trace import Trace, completed_blocks
 
 #: How the blocks of replies get into a trace (`workload.generated`).
 GENERATED = ("known", "none", "unique")
@@ -34,11 +34,6 @@ class RawRequests(NamedTuple):
     generated: npt.NDArray[np.int64]
     raw: npt.NDArray[np.int64]
     token_type: npt.NDArray[np.uint8]
-
-
-def completed_blocks(prompt_tokens: Any, output_tokens: Any, block_size: int) -> Any:
-    """Return how many blocks each reply completes: the last sampled token has no KV."""
-    return (prompt_tokens + np.maximum(output_tokens, 1) - 1) // block_size - prompt_tokens // block_size
 
 
 def ragged(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -109,6 +104,7 @@ def assemble(
         parent=chains.parent,
         offset=chains.offset,
         token_type=token_type[chains.first],
+        names_replies=generated != "none",
         name=name,
         phases=phases,
         notes=dict(notes),

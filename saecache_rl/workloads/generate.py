@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from saecache_rl.errors import InputError
-from saecache_rl.workloads.assemble import GENERATED, RawRequests, assemble, completed_blocks, ragged
+from saecache_rl.workloads.assemble import GENERATED, RawRequests, assemble, ragged
 from saecache_rl.workloads.kinds import KINDS, Draw, Kind, first_rows
 from saecache_rl.workloads.options import COUNT, NOT_NEGATIVE, POSITIVE, Bounds, choice, known_keys, number, read, whole
 from saecache_rl.workloads.render import Conversations, render
-from saecache_rl.workloads.trace import Trace
+from saecache_rl.workloads.trace import Trace, completed_blocks
 
 Longs = npt.NDArray[np.int64]
 ARRIVALS = ("poisson", "gamma")

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from saecache_rl.errors import InputError
 from saecache_rl.workloads.arrivals import Arrivals, Times
-from saecache_rl.workloads.assemble import GENERATED, RawRequests, assemble, completed_blocks, ragged
+from saecache_rl.workloads.assemble import GENERATED, RawRequests, assemble, ragged
 from saecache_rl.workloads.chat_template import Tokens
 from saecache_rl.workloads.options import COUNT, Bounds, choice, whole
 from saecache_rl.workloads.token_blocks import blocks_of
-from saecache_rl.workloads.trace import ENDED_FOR_TOOL, Trace
+from saecache_rl.workloads.trace import ENDED_FOR_TOOL, Trace, completed_blocks
 
 
 class TokenRequest(NamedTuple):

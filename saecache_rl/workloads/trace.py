@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from saecache_rl.errors import InputError
 from saecache_rl.vocabulary import NUM_TOKEN_TYPES
 
-FORMAT = 1
+FORMAT = 2
 
 # Bits of `Trace.flags`.
 HAS_TOOLS = 1  # the prompt has tool definitions or tool outputs
@@ -53,6 +54,11 @@ COLUMNS: dict[str, str] = {
 OPTIONAL_COLUMNS: dict[str, str] = {"reply_seconds": "f8", "words_start": "i8", "words": "u4"}
 
 
+def completed_blocks(prompt_tokens: Any, output_tokens: Any, block_size: int) -> Any:
+    """Return how many blocks each reply completes: the last sampled token has no KV."""
+    return (prompt_tokens + np.maximum(output_tokens, 1) - 1) // block_size - prompt_tokens // block_size
+
+
 @dataclass(frozen=True)
 class Trace:
     """Requests in order of arrival (R of them) and the identities of their blocks (U of them).
@@ -70,7 +76,7 @@ class Trace:
             of its prompt's full blocks, first to last: prompt_tokens // block_size of them.
         generated_start: (R + 1,) likewise `generated_blocks`: the full blocks that the reply completes, following the
             prompt's: (prompt_tokens + output_tokens - 1) // block_size - prompt_tokens // block_size of them (the
-            last sampled token has no KV), or none where the format does not identify them.
+            last sampled token has no KV), or none where the source does not identify them (`reply_named`).
 
     Per identity:
         parent: (U,) the identity before it in its chain, -1 at a chain's start.
@@ -94,6 +100,9 @@ class Trace:
     parent: IntColumn
     offset: IntColumn
     token_type: ByteColumn
+    # Whether the source identifies replies at all. A reply that completes no block leaves nothing in the columns
+    # above, yet its KV needs room; this tells it from one whose blocks are not known.
+    names_replies: bool = True
     name: str = "trace"
     phases: tuple[str, ...] = ("all",)
     # (R,) seconds that each reply took, nan where the source does not say; None where it never does. For
@@ -121,18 +130,26 @@ class Trace:
         """(R,) blocks of each prompt that a cache can serve: (prompt_tokens - 1) // block_size."""
         return ((self.prompt_tokens - 1) // self.block_size).astype(np.int32)
 
+    def _completed(self) -> LongColumn:
+        made: LongColumn = completed_blocks(self.prompt_tokens.astype(np.int64), self.output_tokens, self.block_size)
+        return made
+
+    @cached_property
+    def reply_named(self) -> npt.NDArray[np.bool_]:
+        """(R,) whether every block that the reply completes is known; without that, a reply is its first token."""
+        known: npt.NDArray[np.bool_] = np.diff(self.generated_start) == self._completed()
+        return known & self.names_replies
+
     @cached_property
     def request_blocks(self) -> IntColumn:
         """(R,) blocks that each request holds at its end, a partial last one included."""
-        generated = np.diff(self.generated_start)
-        prompt_only = -(-self.prompt_tokens.astype(np.int64) // self.block_size)
-        whole = -(-(self.prompt_tokens.astype(np.int64) + self.output_tokens - 1) // self.block_size)
-        return np.where(generated > 0, np.maximum(whole, prompt_only), prompt_only).astype(np.int32)
+        reply = np.where(self.reply_named, np.maximum(self.output_tokens, 1) - 1, 0)
+        return (-(-(self.prompt_tokens.astype(np.int64) + reply) // self.block_size)).astype(np.int32)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the block size and every column, as hexadecimal text: equal traces, equal digests."""
-        sha = hashlib.sha256(f"saecache-rl trace {FORMAT} {self.block_size}".encode())
+        """SHA-256 over all that an engine reads, as hexadecimal text: equal traces, equal digests."""
+        sha = hashlib.sha256(f"saecache-rl trace {FORMAT} {self.block_size} {self.names_replies}".encode())
         for column in COLUMNS:
             array = np.ascontiguousarray(getattr(self, column))
             sha.update(f"{column} {array.dtype.str} {len(array)}".encode())
@@ -166,10 +183,9 @@ class Trace:
         full = self.prompt_tokens // self.block_size
         self._check(np.diff(self.prompt_start) == full, "prompt_start disagrees with prompt_tokens // block_size")
         generated = np.diff(self.generated_start)
-        expected = (
-            self.prompt_tokens.astype(np.int64) + np.maximum(self.output_tokens, 1) - 1
-        ) // self.block_size - full
-        self._check((generated == 0) | (generated == expected), "generated blocks disagree with output_tokens")
+        fits = (generated == 0) | (generated == self._completed())
+        self._check(fits, "generated blocks disagree with output_tokens")
+        self._check((generated == 0) | self.names_replies, "generated blocks, but names_replies is False")
         for starts, blocks, what in (
             (self.prompt_start, self.prompt_blocks, "prompt_blocks"),
             (self.generated_start, self.generated_blocks, "generated_blocks"),
@@ -234,6 +250,7 @@ class Trace:
             self,
             generated_start=np.zeros(self.num_requests + 1, np.int64),
             generated_blocks=np.empty(0, np.int32),
+            names_replies=False,
         )
 
     def save(self, path: Path) -> None:
@@ -242,7 +259,7 @@ class Trace:
         The file is written beside `path` first and moved there, so an interrupted save leaves the old one.
         """
         header = {"format": FORMAT, "block_size": self.block_size, "name": self.name, "digest": self.digest}
-        header |= {"phases": list(self.phases), "notes": dict(self.notes)}
+        header |= {"names_replies": self.names_replies, "phases": list(self.phases), "notes": dict(self.notes)}
         partial = path.with_name(path.name + ".partial")
         with partial.open("wb") as file:
             columns = {c: getattr(self, c) for c in COLUMNS}
@@ -268,6 +285,7 @@ class Trace:
                 columns |= {c: np.ascontiguousarray(data[c], dtype=t) for c, t in OPTIONAL_COLUMNS.items() if c in data}
             trace = Trace(
                 block_size=int(header["block_size"]),
+                names_replies=bool(header["names_replies"]),
                 name=str(header["name"]),
                 phases=tuple(header["phases"]),
                 notes=dict(header["notes"]),

@@ -196,7 +196,9 @@ class NaivePool:
             slot.generated = slot.spare = False
             slot.shared |= slot.session != self.sessions.session[r]
         new = [(b, False) for b in prompt[len(chain) :]] + [(b, True) for b in generated]
-        total = int(t.prompt_tokens[r]) + (max(int(t.output_tokens[r]), 1) - 1 if generated else 0)
+        total = int(t.prompt_tokens[r]) + max(int(t.output_tokens[r]), 1) - 1
+        if not t.names_replies or total // t.block_size != len(prompt) + len(generated):
+            total = int(t.prompt_tokens[r])  # nobody knows the reply's blocks
         partial = total % t.block_size != 0
         # A prompt takes all its blocks before any is inserted, a reply each when it needs it.
         taken = [self.take() for _ in range(-(-int(t.prompt_tokens[r]) // t.block_size) - len(chain))]

@@ -37,6 +37,7 @@ def traces(draw: st.DrawFn, max_requests: int = 25, max_prompt: int = 12, max_re
         extended = beginning + prompt
         reply = tokens(0, max_reply)
         flags = draw(st.sampled_from([0, 0, HAS_TOOLS, ENDED_FOR_TOOL]))
-        builder.request(now, extended, reply, flags=flags)
+        builder.request(now, extended, reply, flags=flags, named=draw(st.integers(0, 9)) > 0)
         histories.append(prompt + reply)
-    return builder.trace()
+    trace = builder.trace()
+    return trace.without_generated() if draw(st.integers(0, 9)) == 0 else trace

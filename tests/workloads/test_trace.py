@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from saecache_rl.errors import InputError
+from saecache_rl.vocabulary import TokenType
 from saecache_rl.workloads.catalogue import make
 from saecache_rl.workloads.trace import COLUMNS, Trace
+from tests.support import TraceBuilder
 from tests.workloads.naive import small_traces
 
 
@@ -38,6 +40,22 @@ def test_every_column_counts_in_the_digest() -> None:
         changed[-1] += 1
         assert dataclasses.replace(trace, **{column: changed}).digest != trace.digest
     assert dataclasses.replace(trace, block_size=17).digest != trace.digest
+    unnamed = trace.without_generated()
+    assert dataclasses.replace(unnamed, names_replies=True).digest != unnamed.digest
+
+
+def test_a_short_reply_needs_room_unless_it_is_not_known(tmp_path: Path) -> None:
+    builder = TraceBuilder(block_size=4)
+    for prompt, reply in ((8, 1), (8, 2), (8, 4), (8, 5), (7, 2), (7, 3), (1, 0)):
+        builder.request(0.0, [(i, TokenType.USER) for i in range(prompt)], [(9, TokenType.RESPONSE)] * reply)
+    trace = builder.trace()
+    assert trace.request_blocks.tolist() == [2, 3, 3, 3, 2, 3, 1]
+    unnamed = trace.without_generated()
+    assert unnamed.request_blocks.tolist() == [2, 2, 2, 2, 2, 2, 1]
+    unnamed.save(tmp_path / "trace.npz")
+    assert Trace.load(tmp_path / "trace.npz").request_blocks.tolist() == [2, 2, 2, 2, 2, 2, 1]
+    with pytest.raises(InputError, match="names_replies is False"):
+        dataclasses.replace(trace, names_replies=False).validate()
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:

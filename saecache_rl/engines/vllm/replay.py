@@ -132,8 +132,7 @@ class Replay:
         t, size = self.trace, self.trace.block_size
         chain = self.chain(r)
         prompt_tokens = int(t.prompt_tokens[r])
-        replied = int(t.generated_start[r + 1]) > int(t.generated_start[r])
-        output_tokens = max(int(t.output_tokens[r]), 1) if replied else 1
+        output_tokens = max(int(t.output_tokens[r]), 1) if t.reply_named[r] else 1
         # Tokens of one block: its identity, then its places.
         tokens = (chain[:, None].astype(np.int64) * size + np.arange(size)).reshape(-1).tolist()
         tokens += [0] * (prompt_tokens + output_tokens - len(tokens))

@@ -38,11 +38,10 @@ def scaled(trace: Trace, block_size: int, longest: int) -> Trace:
     """
     size = trace.block_size
     prompt, output = trace.prompt_tokens.astype(np.int64), np.maximum(trace.output_tokens.astype(np.int64), 1)
-    generated = np.diff(trace.generated_start)
     prompt_tokens = prompt // size * block_size + _remainder(prompt, size, block_size)
     total = prompt + output - 1  # the last sampled token has no KV
     replayed = total // size * block_size + _remainder(total, size, block_size) + 1 - prompt_tokens
-    output_tokens = np.where(generated > 0, replayed, 1)
+    output_tokens = np.where(trace.reply_named, replayed, 1)
     fits = prompt_tokens + output_tokens <= longest
     dropped = int((~fits).sum())
     if not fits.any():
