@@ -62,7 +62,7 @@ def facts(engine: Any) -> dict[str, Any] | None:
 class Reference:
     """vLLM on the same requests without the plug-in, under its own LRU.
 
-    engine: what served them, closed.
+    engine: what served them.
     """
 
     engine: Any
@@ -117,26 +117,50 @@ def describe(ttft_ms: Mapping[str, float], live: Mapping[str, Any], notes: Mappi
     return "\n".join(lines)
 
 
-def lru_without_plugin(
-    engine: Node,
-    trace: Trace,
-    num_blocks: int,
-    sessions: Sessions,
-    window: int,
-    show: Callable[[int], None] = lambda position: None,
-) -> Reference:
-    """Serve a trace, as `as_served` gives it, by a vLLM that has nothing of ours in it; `show` is told the position."""
-    from saecache_rl.engines.vllm.drive import live_engine
+class PlainVLLM:
+    """A vLLM that has nothing of ours in it, on the same requests as a run of ours."""
 
-    live = live_engine(trace, None, num_blocks, sessions, settings=LiveSettings.of(engine))
+    def __init__(self, engine: Node, trace: Trace, num_blocks: int, sessions: Sessions) -> None:
+        """Prepare; it starts with the first request.
+
+        Args:
+            engine: node of conf/engine. Where its reference is "beside", this one is in a process of its own.
+            trace: as `as_served` gives it.
+            num_blocks: capacity.
+            sessions: of the trace.
+        """
+        from saecache_rl.engines.vllm.drive import live_engine
+
+        settings = LiveSettings.of(engine)
+        self.beside = settings.reference == "beside"
+        if self.beside:
+            settings = replace(settings, process="own")
+        self._engine = live_engine(trace, None, num_blocks, sessions, settings=settings)
+
+    def follow(self, position: int, window: int = 2**31, show: Callable[[int], None] = lambda position: None) -> None:
+        """Serve up to request number `position`, `window` of them at a time; `show` is told where it is."""
+        while self._engine.position < position:
+            self._engine.serve(min(window, position - self._engine.position))
+            show(self._engine.position)
+
+    def close(self) -> None:
+        """Shut it down; what it measured stays."""
+        self._engine.close()
+
+    def result(self) -> Reference:
+        """What it measured, so far."""
+        engine = self._engine
+        return Reference(engine, percentiles(engine.ttft_ms), engine.requests_per_second, engine.evictions)
+
+
+def lru_without_plugin(engine: Node, trace: Trace, num_blocks: int, sessions: Sessions, window: int) -> Reference:
+    """Serve a trace, as `as_served` gives it, by a vLLM that has nothing of ours in it."""
+    plain = PlainVLLM(engine, trace, num_blocks, sessions)
     try:
-        live.reset()
-        while not live.done:
-            live.serve(window)
-            show(live.position)
+        plain.follow(trace.num_requests, window)
     finally:
-        live.close()
-    return Reference(live, percentiles(live.ttft_ms), live.requests_per_second, live.evictions)
+        plain.close()
+    return plain.result()
 
 
 def vllm_version() -> str:

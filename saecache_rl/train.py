@@ -22,6 +22,7 @@ from saecache_rl.cache.policies.optimum import Optimum
 from saecache_rl.cli import command
 from saecache_rl.engines.capacity import ceiling
 from saecache_rl.engines.stats import WindowStats
+from saecache_rl.engines.vllm.live_settings import is_live
 from saecache_rl.envs.tuning import PrefixCacheTuningEnv
 from saecache_rl.errors import InputError
 from saecache_rl.interrupts import HeldInterrupts
@@ -66,6 +67,9 @@ def run(settings: TrainSettings, folder: Path, trace: Trace | None = None) -> ru
         predictor=predictor,
         reward=settings.reward,
     )
+    plain = None
+    if is_live(settings.engine):
+        plain = live_runs.PlainVLLM(settings.engine, trace, num_blocks, sessions)
     env.reset(seed=settings.seed)
     agent.reset(settings.seed)
 
@@ -132,6 +136,8 @@ def run(settings: TrainSettings, folder: Path, trace: Trace | None = None) -> ru
                 for tracker in trackers:
                     tracker.log(env.engine.position, line)
                 show(env.engine.position, f"hit ratio {hit_tokens / prompt_tokens:.4f}")
+                if plain is not None and plain.beside:
+                    plain.follow(env.engine.position)
                 if interrupts.requested or windows % settings.checkpoint_every == 0 or env.engine.done:
                     save_checkpoint()
                 if interrupts.requested and not env.engine.done:
@@ -140,13 +146,12 @@ def run(settings: TrainSettings, folder: Path, trace: Trace | None = None) -> ru
         # The frame around the result: LRU and the optimum on the same requests, and what no cache could exceed.
         env.close()
         measured = runs.Measured.of(env.engine, agent, predictor, sampled_choices, seconds)
-        if measured.live is not None:
+        if plain is not None:
             with progress("vLLM's LRU without the plug-in", trace.num_requests, "requests") as show:
-                plain = live_runs.lru_without_plugin(
-                    settings.engine, trace, num_blocks, sessions, settings.window, lambda position: show(position, "")
-                )
-            measured = plain.beside(measured)
-            lru = plain.hit_tokens.astype(np.int32)
+                plain.follow(trace.num_requests, settings.window, lambda position: show(position, ""))
+            plain.close()
+            measured = plain.result().beside(measured)
+            lru = plain.result().hit_tokens.astype(np.int32)
             optimum = runs.reference(Optimum(), trace, num_blocks, sessions)
         else:
             with progress("references", 2, "runs") as show:
@@ -183,6 +188,8 @@ def run(settings: TrainSettings, folder: Path, trace: Trace | None = None) -> ru
         runs.write_json(folder / "summary.json", summary.as_dict())
     except BaseException:
         env.close()
+        if plain is not None:
+            plain.close()
         for tracker in trackers:
             tracker.abandon()
         raise

@@ -12,6 +12,7 @@ from saecache_rl.errors import InputError, nearest
 
 LOOPS = ("one_by_one", "open", "closed")
 PROCESSES = ("here", "own")
+REFERENCES = ("after", "beside")
 TINY = "tiny"
 
 
@@ -30,6 +31,8 @@ class LiveSettings:
         speed: seconds of the trace in one of the wall's; open and closed alone.
         max_num_seqs: requests that run at once; open and closed alone.
         process: here (in this process) or own (in one of its own, which ends with this one).
+        reference: when `train` has a second vLLM, without the plug-in, serve the same requests: after the run, or
+            beside it, a window each in turn, so that other work on the machine slows both alike (and both need room).
         sessions: how a session is known, lineage or hint.
         environment: variables of vLLM's, set where they are not set already.
         engine_args: further arguments of vLLM's `EngineArgs`.
@@ -45,6 +48,7 @@ class LiveSettings:
     speed: float = 1.0
     max_num_seqs: int = 16
     process: str = "here"
+    reference: str = "after"
     sessions: str = "lineage"
     environment: Mapping[str, str] = field(default_factory=dict)
     engine_args: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +71,7 @@ class LiveSettings:
         return settings
 
     def _check(self) -> None:
-        for name in ("name", "model", "dtype", "loop", "process", "sessions"):
+        for name in ("name", "model", "dtype", "loop", "process", "reference", "sessions"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise InputError(f"engine.{name}={value}: give a name")
@@ -89,6 +93,9 @@ class LiveSettings:
             raise InputError(
                 f"engine.process={self.process}: unknown{nearest(self.process, PROCESSES) or ';'} known: here, own"
             )
+        if self.reference not in REFERENCES:
+            hint = nearest(self.reference, REFERENCES) or ";"
+            raise InputError(f"engine.reference={self.reference}: unknown{hint} known: after, beside")
         speed: object = self.speed
         if isinstance(speed, bool) or not isinstance(speed, int | float) or not math.isfinite(speed) or speed <= 0:
             raise InputError(f"engine.speed={speed}: give a positive number of trace seconds a second")

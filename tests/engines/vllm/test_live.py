@@ -356,15 +356,25 @@ def test_a_killed_trainer_leaves_no_engine(closed: None) -> None:
     assert not alive(pid)
 
 
-def test_train(closed: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("process", "reference"), [("here", "after"), ("own", "beside")])
+def test_train(closed: None, tmp_path: Path, process: str, reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import json
 
-    from saecache_rl import train
+    from saecache_rl import live_runs, train
     from tests.commands.support import train_settings
 
     settings = train_settings("agent=saecache")
     settings.engine, settings.window, settings.reward, settings.num_blocks = node(), 12, "ttft", "auto"
+    settings.engine |= {"process": process, "reference": reference}
     settings.plots = False
+    followed: list[int] = []
+    follow = live_runs.PlainVLLM.follow
+
+    def noted(plain: live_runs.PlainVLLM, position: int, *args: Any) -> None:
+        followed.append(position)
+        follow(plain, position, *args)
+
+    monkeypatch.setattr(live_runs.PlainVLLM, "follow", noted)
     train.run(settings, tmp_path, trace=tiny_trace(2, 40))
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["ttft_ms"]["mean"] > 0
@@ -377,3 +387,5 @@ def test_train(closed: None, tmp_path: Path) -> None:
     expected = simulator.serve(10**6)
     assert summary["reference"]["lru"] == expected.token_hit_ratio
     assert summary["live"]["vllm_lru"]["evictions"] == expected.evictions
+    last = summary["requests"]
+    assert followed == ([last] if reference == "after" else [*range(12, last, 12), last, last])
