@@ -19,11 +19,11 @@ from omegaconf import OmegaConf
 from saecache_rl.cache.params import PolicyParams
 from saecache_rl.cache.policies.saecache import SAECache
 from saecache_rl.cache.policy import Policy
+from saecache_rl.configured import by_name, make
 from saecache_rl.engines.capacity import auto_capacity, smallest_capacity
 from saecache_rl.engines.simulator import Simulator
 from saecache_rl.engines.stats import WindowStats
 from saecache_rl.engines.vllm.live_settings import LiveSettings, is_live
-from saecache_rl.envs.configured import by_name, make
 from saecache_rl.envs.observation import ObservationLayout
 from saecache_rl.envs.picture import draw, write
 from saecache_rl.errors import InputError, nearest

@@ -15,11 +15,11 @@ import sys
 from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.cache.policies.saecache import SAECache
 from saecache_rl.cache.policy import Policy
+from saecache_rl.configured import by_name, make
 from saecache_rl.engines.capacity import auto_capacity
 from saecache_rl.engines.simulator import Simulator
 from saecache_rl.engines.vllm.recorded import Recorded, victims_by_request
 from saecache_rl.engines.vllm.replay import Replay
-from saecache_rl.envs.configured import by_name, make
 from saecache_rl.errors import InputError
 from saecache_rl.workloads.trace import Trace
 

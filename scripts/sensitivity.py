@@ -18,9 +18,9 @@ from multiprocessing import get_context
 from omegaconf import DictConfig
 
 from saecache_rl.cache.policies.lru import LRU
+from saecache_rl.configured import make
 from saecache_rl.engines.capacity import auto_capacity
 from saecache_rl.engines.simulator import Simulator
-from saecache_rl.envs.configured import make
 from saecache_rl.envs.tuning import PrefixCacheTuningEnv
 from saecache_rl.workloads import catalogue
 

@@ -38,7 +38,8 @@ class Labels:
     _turn: TokenType = TokenType.UNKNOWN
     _marked: bool = False
 
-    def _part(self, start: int, kind: TokenType) -> None:
+    def begin_part(self, start: int, kind: TokenType) -> None:
+        """From token `start` on, which is not before any part's start, tokens are of type `kind`."""
         if kind in (TokenType.TOOL_DEFINITION, TokenType.TOOL_OUTPUT):
             self.has_tools = True
         if self.kinds[-1] == kind:
@@ -77,10 +78,10 @@ class Labels:
                 self._begin_turn(begin + at, marker.kind)
             elif marker.mark is Mark.WITHIN:
                 if self._turn == marker.inside:
-                    self._part(begin + at, marker.kind)
+                    self.begin_part(begin + at, marker.kind)
             elif marker.mark is Mark.OVER:
                 if self.kinds[-1] == marker.kind and self._turn != marker.kind:
-                    self._part(begin + at + 1, self._turn)
+                    self.begin_part(begin + at + 1, self._turn)
             elif self._turn == TokenType.RESPONSE and self.kinds[-1] == TokenType.RESPONSE:
                 self.calls_tool = True
             elif self._turn == TokenType.SYSTEM:
@@ -93,7 +94,7 @@ class Labels:
     def _begin_turn(self, at: int, kind: TokenType) -> None:
         self._turn = kind
         self.calls_tool = False
-        self._part(at, kind)
+        self.begin_part(at, kind)
 
     def _sections(self, tokens: Tokens, start: int, end: int, begin: int) -> None:
         """Tool definitions within the system's turn ``tokens[start:end]``."""
@@ -101,7 +102,7 @@ class Labels:
         for ids in self.template.sections:
             for at in (np.flatnonzero(tokens[start:end] == ids[0]) + start).tolist():
                 if tuple(tokens[at : at + len(ids)].tolist()) == ids:
-                    self._part(begin + at, TokenType.TOOL_DEFINITION)
+                    self.begin_part(begin + at, TokenType.TOOL_DEFINITION)
                     return
 
     def token_types(self) -> npt.NDArray[np.uint8]:

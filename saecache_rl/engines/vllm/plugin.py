@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from saecache_rl.configured import by_name, make
 from saecache_rl.engines.vllm.labels import Template, template_of
 from saecache_rl.engines.vllm.serving import Choice, logger
 from saecache_rl.errors import InputError
@@ -52,9 +53,6 @@ def _whole(environment: Mapping[str, str], name: str, default: int, least: int) 
 
 def _settings(environment: Mapping[str, str]) -> tuple[Any, int, int]:
     """Agent's configuration, window and seed."""
-    # The command line's own module of configuration; above the engines, so only imported where the plug-in runs.
-    from saecache_rl.envs.configured import by_name
-
     name = environment.get(AGENT, "")
     if not name:
         raise InputError(f"no agent: set {AGENT} to a name of conf/agent, for instance {AGENT}=saecache")
@@ -71,8 +69,6 @@ def choice_of_environment(environment: Mapping[str, str] | None = None) -> Choic
     Raises:
         InputError: one of them is not usable.
     """
-    from saecache_rl.envs.configured import make
-
     settings, window, seed = _settings(os.environ if environment is None else environment)
     agent = make("agent", settings)
     if agent.policy.oracle:

@@ -139,8 +139,8 @@ class Serving:
         at = 0
         for start, end, kind in hints.spans:
             if start > at:
-                labels._part(at, TokenType.UNKNOWN)
-            labels._part(start, kind)
+                labels.begin_part(at, TokenType.UNKNOWN)
+            labels.begin_part(start, kind)
             at = end
         return labels
 
@@ -164,7 +164,7 @@ class Serving:
             return
         if labels.template is None:
             if labels.starts[-1] < prompt_tokens:
-                labels._part(prompt_tokens, TokenType.RESPONSE)
+                labels.begin_part(prompt_tokens, TokenType.RESPONSE)
             return
         if labels.length < end:
             labels.extend(np.frombuffer(array("i", request.all_token_ids[labels.length : end]), np.int32))

@@ -153,7 +153,7 @@ def test_a_block_has_the_type_of_most_of_its_tokens_the_earlier_on_a_tie(
     labels = Labels(None)
     tokens: list[TokenType] = []
     for length, kind in parts:
-        labels._part(len(tokens), kind)
+        labels.begin_part(len(tokens), kind)
         tokens += [kind] * length
     count = len(tokens) // block_size
     blocks = [tokens[i * block_size : (i + 1) * block_size] for i in range(count)]
