@@ -90,6 +90,10 @@ class Composite(Agent):
         check_names(f"{self.name}: parameters", state["params"], self._space.names)
         check_names(f"{self.name}: modules", state["modules"], tuple(self.modules))
         values = np.array([float(state["params"][name]) for name in self._space.names], np.float64)
+        outside = (values < self._space.low) | (values > self._space.high)
+        if outside.any():
+            wrong = self._space.names[int(np.flatnonzero(outside)[0])]
+            raise InputError(f"the saved state of {self.name} has {wrong} outside its bounds")
         for slot, module in self.modules.items():
             module.load_state_dict(state["modules"][slot])
         self._params = PolicyParams(self._space, values)

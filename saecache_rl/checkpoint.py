@@ -1,7 +1,7 @@
-"""A run's state in one file: nested dictionaries of arrays and plain values, in NumPy's .npz, without pickle.
+"""A state in one file: nested dictionaries of arrays and plain values, in NumPy's .npz, without pickle.
 
-In flows what `state_dict` of the engine and of the agent return; out flows the same, to the bit. The file is
-replaced whole or not at all, so that a run killed while it saves still has its previous checkpoint.
+In flows what `state_dict` of an engine or of an agent returns; out flows the same, to the bit. The file is replaced
+whole or not at all, so that what is killed while it saves still has its previous checkpoint.
 """
 
 from __future__ import annotations
@@ -44,8 +44,12 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
     partial.replace(path)
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path, remedy: str = "delete it to start the run anew") -> dict[str, Any]:
     """Read what `save` wrote; tuples come back as lists, NumPy numbers as Python's.
+
+    Args:
+        path: the file.
+        remedy: what to do, or what is done, about a file that can't be used; ends the message.
 
     Raises:
         InputError: the file is absent, damaged, no checkpoint, or of another version.
@@ -56,7 +60,7 @@ def load(path: Path) -> dict[str, Any]:
             arrays = {name: data[name] for name in data.files if name != "header"}
         version = header["format"]
         if version != FORMAT:
-            raise InputError(f"{path}: checkpoint format {version}, expected {FORMAT}; start the run anew")
+            raise InputError(f"{path}: checkpoint format {version}, expected {FORMAT}; {remedy}")
         state: dict[str, Any] = _restore(header["state"], arrays)
     except FileNotFoundError:
         raise InputError(f"{path}: no such checkpoint; a run writes one every `checkpoint_every` windows") from None
@@ -64,7 +68,7 @@ def load(path: Path) -> dict[str, Any]:
         if isinstance(error, InputError):
             raise
         reason = " ".join(str(error).split())
-        raise InputError(f"{path}: not a whole checkpoint ({reason}); delete it to start the run anew") from None
+        raise InputError(f"{path}: not a whole checkpoint ({reason}); {remedy}") from None
     return state
 
 

@@ -10,7 +10,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,16 @@ class RequestFacts:
     prompt: Fingerprints = field(default_factory=lambda: np.empty(0, np.int64))
     types: Types = field(default_factory=lambda: np.empty(0, np.uint8))
     access: int = -1
+
+
+class Totals(NamedTuple):
+    """Blocks counted since the cache was made: (4,) by `Queue` and (7,) by `TokenType`, see `WindowStats`."""
+
+    queue_hits: npt.NDArray[np.int64]
+    queue_evictions: npt.NDArray[np.int64]
+    type_accesses: npt.NDArray[np.int64]
+    type_hits: npt.NDArray[np.int64]
+    type_evictions: npt.NDArray[np.int64]
 
 
 #: For blocks that are given back by nobody that is known.
@@ -113,6 +123,9 @@ class LiveCache:
             scores=np.zeros(num_blocks + 64, np.float64),
             call=np.zeros(1, CALL),
         )
+        # Of the windows before this one.
+        self._queue_hits = np.zeros(NUM_QUEUES, np.int64)
+        self._type_counts = np.zeros((2, NUM_TOKEN_TYPES), np.int64)
         self.window = 0
         self.requests_in_window = 0
         self._first_request = 0
@@ -208,8 +221,9 @@ class LiveCache:
 
     def reset(self, order: list[int]) -> None:
         """No block has a hash or a reference any more; `order` is vLLM's queue of free ones."""
-        pool = self.cache.pool[0].copy()
+        pool, evicted = self.cache.pool[0].copy(), self.cache.evicted
         self._make()
+        self.cache.evicted[:] = evicted
         for name in ("now", "access", "release", "version", "evictions", "sampled", "random", "deepest"):
             self.cache.pool[name] = pool[name]
         self.cache.pool["version"] += 1
@@ -254,6 +268,8 @@ class LiveCache:
         if params is not None:
             set_params(self.cache, self.policy, params)
             self.params = params
+        self._queue_hits += self._counters.queues[0]
+        self._type_counts += self._counters.types[:2]
         give_back.begin_window(self._handle, DEEPEST_DECAY)
         self._first_request += self.requests_in_window
         self.requests_in_window = 0
@@ -272,6 +288,14 @@ class LiveCache:
         )
         self.window += 1
         return stats
+
+    def totals(self) -> Totals:
+        """What was counted so far, this window included."""
+        accesses, hits = self._type_counts + self._counters.types[:2]
+        evicted = self.cache.evicted.copy()
+        return Totals(
+            self._queue_hits + self._counters.queues[0], evicted[:NUM_QUEUES], accesses, hits, evicted[NUM_QUEUES:]
+        )
 
     def held(self) -> npt.NDArray[Any]:
         """(4,) unreferenced resident blocks by `Queue`."""

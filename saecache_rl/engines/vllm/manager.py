@@ -87,6 +87,11 @@ class PolicyKVCacheManager(KVCacheManager):  # type: ignore[misc]
         """What rules the pool; None where prefix caching is off."""
         return self.block_pool.serving
 
+    def close(self) -> None:
+        """The engine shuts down; the agent is saved, if it has a file."""
+        if self.serving is not None:
+            self.serving.close()
+
     def allocate_slots(self, request: Any, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
         """See vLLM."""
         pool = self.block_pool

@@ -18,22 +18,63 @@ from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 
 from saecache_rl.engines.vllm import plugin  # noqa: E402
 from saecache_rl.engines.vllm.manager import PolicyKVCacheManager  # noqa: E402
+from saecache_rl.engines.vllm.metrics import attach, install  # noqa: E402
+from saecache_rl.engines.vllm.report import Report  # noqa: E402
+from saecache_rl.engines.vllm.serving import logger  # noqa: E402
 from saecache_rl.engines.vllm.signatures import check_signatures  # noqa: E402
 
 
 class _WithPolicy:
-    """Makes the scheduler's manager ours, and lets it know the engine's configuration."""
+    """Makes the scheduler's manager ours, lets it know the engine's configuration, and reports to the front end."""
+
+    kv_cache_manager: PolicyKVCacheManager
+    log_stats: bool
+    _report: Report | None = None
+    _reported: bool = False
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         check_signatures()
+        install()
         own = vllm_scheduler.KVCacheManager
         vllm_scheduler.KVCacheManager = PolicyKVCacheManager
-        plugin.model_config = vllm_config.model_config
+        plugin.vllm_config = vllm_config
         try:
             super().__init__(vllm_config, *args, **kwargs)  # type: ignore[call-arg]
         finally:
             vllm_scheduler.KVCacheManager = own
-            plugin.model_config = None
+            plugin.vllm_config = None
+        pool = self.kv_cache_manager.block_pool
+        if pool.serving is not None and self.log_stats:
+            self._report = Report(pool.serving, lambda: pool.in_force)
+
+    def has_finished_requests(self) -> bool:
+        """See vLLM; true once more at the beginning, for a step that sends the first report."""
+        if self._report is not None and not self._reported:
+            return True
+        return bool(super().has_finished_requests())  # type: ignore[misc]
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """See vLLM."""
+        self._reported = True
+        return super().schedule(*args, **kwargs)  # type: ignore[misc]
+
+    def make_stats(self, *args: Any, **kwargs: Any) -> Any:
+        """See vLLM; with what is new of the policy."""
+        stats = super().make_stats(*args, **kwargs)  # type: ignore[misc]
+        if stats is not None and self._report is not None:
+            try:
+                report = self._report.take()
+                if report is not None:
+                    attach(stats, report)
+            except Exception as error:
+                self._report = None
+                logger.error("saecache_rl: the metrics' report failed: %r; there are no more", error, exc_info=error)
+        return stats
+
+    def shutdown(self) -> None:
+        """See vLLM."""
+        self.kv_cache_manager.close()
+        super().shutdown()  # type: ignore[misc]
 
 
 class PolicyScheduler(_WithPolicy, Scheduler):  # type: ignore[misc]

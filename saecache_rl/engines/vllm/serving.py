@@ -12,7 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from saecache_rl.engines.vllm.labels import Labels, Template
 from saecache_rl.engines.vllm.nodes import fingerprints_of
 from saecache_rl.engines.vllm.sessions import LiveSessions
 from saecache_rl.vocabulary import TokenType
+
+if TYPE_CHECKING:
+    from saecache_rl.engines.vllm.agent_file import AgentFile
 
 logger = logging.getLogger("vllm.saecache_rl")
 
@@ -53,6 +56,7 @@ class Choice:
     clock: seconds; a replay sets its own.
     predictor: says of a request that is over whether its session goes on; None: never.
     template: of the chat template's special tokens; None: token types are unknown without hints.
+    file: where the agent is saved, if anywhere.
     ended_for_tool: says of a request that is over whether its reply called a tool, in a replay; None: the template's
         tool-call token says it.
     """
@@ -63,6 +67,7 @@ class Choice:
     predictor: Callable[[Served], bool] | None = None
     template: Template | None = None
     ended_for_tool: Callable[[Served], bool] | None = None
+    file: AgentFile | None = None
 
 
 @dataclass
@@ -214,12 +219,39 @@ class Serving:
         except Exception as error:
             self.failed("agent.observe", error)
         self.live.begin_window(self._act())
+        self._keep(lambda file: file.after_window(self.live.params))
         for listen in self._listeners:
             listen(self.stats, self.live.params)
+
+    def close(self) -> None:
+        """The engine shuts down."""
+        self._keep(lambda file: file.close())
+
+    def _keep(self, act: Callable[[AgentFile], None]) -> None:
+        file = self.choice.file
+        if file is None:
+            return
+        try:
+            act(file)
+        except Exception as error:
+            self.failed("checkpoint", error)
 
     def on_window(self, listen: Callable[[WindowStats, PolicyParams], None]) -> None:
         """Call `listen` after each window with its statistics and the parameters of the next."""
         self._listeners.append(listen)
+
+    def progress(self) -> tuple[int, ...]:
+        """Numbers of which one differs whenever something has happened that is counted."""
+        counts = self.counts
+        return (
+            self._number,
+            self._over,
+            self.live.window,
+            self.live.evictions,
+            counts.fallbacks,
+            counts.errors.total(),
+            counts.ignored_hints.total(),
+        )
 
     def _act(self) -> PolicyParams | None:
         """The agent's parameters for the next window; None, so those in force, if it fails."""
@@ -233,7 +265,7 @@ class Serving:
             return None
 
     def failed(self, place: str, error: Exception) -> None:
-        """Count and log a failure of a policy, an agent or a predictor; the first of a place with its traceback."""
+        """Count and log a failure of the policy or of what goes with it; the first of a place with its traceback."""
         self.counts.errors[place] += 1
         count = self.counts.errors[place]
         if count == 1:

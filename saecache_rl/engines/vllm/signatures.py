@@ -59,6 +59,14 @@ EXPECTED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ),
     ),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager", "free", ("request",)),
+    ("vllm.v1.core.sched.scheduler", "Scheduler", "has_finished_requests", ()),
+    ("vllm.v1.core.sched.scheduler", "Scheduler", "shutdown", ()),
+    (
+        "vllm.v1.metrics.loggers",
+        "StatLoggerManager",
+        "record",
+        ("scheduler_stats", "iteration_stats", "mm_cache_stats", "engine_idx"),
+    ),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager", "pop_blocks_for_free", ("request",)),
 )
 

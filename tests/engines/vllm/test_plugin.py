@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +20,13 @@ pytestmark = pytest.mark.live
 @pytest.fixture
 def restored() -> Any:
     from vllm.v1.core.sched import async_scheduler, scheduler
+    from vllm.v1.metrics.loggers import StatLoggerManager
 
     before = scheduler.KVCacheManager, scheduler.Scheduler, async_scheduler.AsyncScheduler
+    begin = StatLoggerManager.__init__
     yield scheduler, async_scheduler
     scheduler.KVCacheManager, scheduler.Scheduler, async_scheduler.AsyncScheduler = before
+    StatLoggerManager.__init__ = begin
 
 
 def test_off_without_an_agent(monkeypatch: pytest.MonkeyPatch, restored: Any) -> None:
@@ -28,6 +34,19 @@ def test_off_without_an_agent(monkeypatch: pytest.MonkeyPatch, restored: Any) ->
     own = restored[0].KVCacheManager
     plugin.register()
     assert restored[0].KVCacheManager is own
+
+
+def test_off_it_costs_nothing_to_import() -> None:
+    script = """
+import os, sys
+os.environ.pop("SAECACHE_AGENT", None)
+from saecache_rl.engines.vllm import plugin
+plugin.register()
+print([name for name in ("vllm", "torch", "numba", "hydra") if name in sys.modules])
+"""
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_registers_again_and_again(monkeypatch: pytest.MonkeyPatch, restored: Any) -> None:
@@ -41,7 +60,10 @@ def test_registers_again_and_again(monkeypatch: pytest.MonkeyPatch, restored: An
     assert plugin.choice_of_environment().agent.name == "saecache"
 
 
-@pytest.mark.parametrize(("name", "value"), [(plugin.AGENT, "saecash"), (plugin.WINDOW, "0"), (plugin.SEED, "x")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(plugin.AGENT, "saecash"), (plugin.WINDOW, "0"), (plugin.SEED, "x"), (plugin.CHECKPOINT, "/proc/none/agent.npz")],
+)
 def test_a_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, restored: Any, name: str, value: str) -> None:
     monkeypatch.setenv(plugin.AGENT, "saecache")
     monkeypatch.setenv(name, value)
@@ -49,6 +71,21 @@ def test_a_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, restored: Any, n
         plugin.register()
     assert "\n" not in str(caught.value)
     assert value in str(caught.value)
+
+
+def test_each_engine_of_several_has_its_own_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    environment = {plugin.AGENT: "saecache", plugin.CHECKPOINT: str(tmp_path / "agent.npz")}
+    paths = []
+    for rank in range(2):
+        parallel = SimpleNamespace(data_parallel_index=rank)
+        model = SimpleNamespace(skip_tokenizer_init=True)
+        monkeypatch.setattr(plugin, "vllm_config", SimpleNamespace(parallel_config=parallel, model_config=model))
+        file = plugin.choice_of_environment(environment).file
+        assert file is not None
+        paths.append(file.path)
+    assert paths == [tmp_path / "agent.npz", tmp_path / "agent.npz.1"]
 
 
 def test_an_oracle_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
