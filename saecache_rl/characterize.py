@@ -8,9 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from saecache_rl import runs
-from saecache_rl.characterization.figures import draw
-from saecache_rl.characterization.measured import Measured, as_dict, findings, measure
+from saecache_rl.characterization.figures import draw, panels
+from saecache_rl.characterization.findings import findings
+from saecache_rl.characterization.measured import Measured, measure
 from saecache_rl.characterization.page import write_page
+from saecache_rl.characterization.plain import as_dict
 from saecache_rl.cli import command
 from saecache_rl.settings import CharacterizeSettings, write
 from saecache_rl.tracking.terminal import percent, print_table
@@ -28,10 +30,9 @@ def run(settings: CharacterizeSettings, folder: Path) -> Measured:
         write(settings, folder)
     measured = measure(trace, settings.sessions)
     runs.write_json(folder / "characterization.json", as_dict(measured))
-    figure = folder / "characterization.png" if settings.plots else None
-    if figure is not None:
-        draw(measured, figure)
-    write_page(measured, figure, folder / "report.html")
+    if settings.plots:
+        draw(measured, folder / "characterization.png")
+    write_page(measured, panels(measured) if settings.plots else [], folder / "report.html")
     print_measured(measured)
     return measured
 

@@ -154,10 +154,12 @@ class Comparison:
         """Draw hit ratio over capacity."""
         one = self.frame[0].summary
         named = {row.summary.agent for row in self.rows}
+        seeds = len({row.summary.seed for row in self.frame})
         ceiling = float(np.mean([row.summary.ceiling_token_hit_ratio for row in self.frame]))
         plot_comparison(
             path,
-            f"{one.workload}, {one.requests:,} requests",
+            f"{one.workload}, {one.requests:,} requests"
+            + (f"; mean and 95 % interval of {seeds} seeds" if seeds > 1 else ""),
             [self._curve(name) for name in self.agents if name in named],
             self._curve("lru", self.frame),
             self._curve("optimum", self.frame),

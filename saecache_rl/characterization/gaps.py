@@ -18,6 +18,11 @@ Reals = npt.NDArray[np.float64]
 
 #: Fewer gaps than this tell nothing of their distribution.
 LEAST = 20
+#: What a gap not above zero is taken as, in seconds, where it is not left out; policies take no time for shorter.
+SHORTEST = 0.001
+#: Who answers the reply before a gap.
+ALL, TOOL, NO_TOOL = "all", "a tool answers", "no tool call seen"
+_RESAMPLES = 1000
 #: Of the sessions, every so-manieth is held out.
 _HELD_OUT = 5
 _STEPS = 500
@@ -44,17 +49,31 @@ class Fit(NamedTuple):
     held_out: float
 
 
+class LogNormal(NamedTuple):
+    """Mean and deviation of ln seconds, each with its 95 % bootstrap interval over sessions."""
+
+    mu: float
+    sigma: float
+    mu_interval: tuple[float, float]
+    sigma_interval: tuple[float, float]
+
+
 class Gaps(NamedTuple):
     """The gaps of one kind.
 
-    kind: in words. seconds: (N,) those above zero, sorted. zero: how many were not above zero.
-    fits: none where there are fewer than `LEAST`.
+    kind: in words. seconds: (N,) those above zero, sorted. zero: how many were not above zero; times of whole seconds,
+        and replies said to end after the next request began, make such ones.
+    fits: to those above zero; none where there are fewer than `LEAST`.
+    above_zero: the log-normal of these, None likewise.
+    floored: with the others taken as `SHORTEST`; None too where there are no others.
     """
 
     kind: str
     seconds: Reals
     zero: int
     fits: list[Fit]
+    above_zero: LogNormal | None
+    floored: LogNormal | None
 
     @property
     def best(self) -> Fit | None:
@@ -192,19 +211,45 @@ def fit(gaps: Reals, session: npt.NDArray[np.int32]) -> list[Fit]:
     return fits
 
 
+def log_normal(gaps: Reals, session: npt.NDArray[np.int32]) -> LogNormal:
+    """Return the log-normal of (N,) gaps above zero; `session` (N,) says which gaps are drawn again together."""
+    logs = np.log(gaps)
+    _, own = np.unique(session, return_inverse=True)
+    count, total, squares = (np.bincount(own, weights) for weights in (None, logs, logs * logs))
+    random = np.random.Generator(np.random.PCG64(0))
+    mu, sigma = np.empty(_RESAMPLES), np.empty(_RESAMPLES)
+    for n in range(_RESAMPLES):
+        drawn = random.integers(0, len(count), len(count))
+        size = count[drawn].sum()
+        mu[n] = total[drawn].sum() / size
+        sigma[n] = np.sqrt(max(squares[drawn].sum() / size - mu[n] ** 2, 0.0))
+
+    def interval(values: Reals) -> tuple[float, float]:
+        low, high = np.percentile(values, [2.5, 97.5])
+        return float(low), float(high)
+
+    return LogNormal(float(logs.mean()), float(logs.std()), interval(mu), interval(sigma))
+
+
 def _gaps(kind: str, gaps: Reals, session: npt.NDArray[np.int32]) -> Gaps:
     known = np.isfinite(gaps)
     positive = known & (gaps > 0)
     kept = gaps[positive]
-    fits = fit(kept, session[positive]) if len(kept) >= LEAST else []
-    return Gaps(kind, np.sort(kept), int(np.count_nonzero(known & ~positive)), fits)
+    zero = int(np.count_nonzero(known & ~positive))
+    if len(kept) < LEAST:
+        return Gaps(kind, np.sort(kept), zero, [], None, None)
+    above = log_normal(kept, session[positive])
+    floored = log_normal(np.where(positive, gaps, SHORTEST)[known], session[known]) if zero else None
+    return Gaps(kind, np.sort(kept), zero, fit(kept, session[positive]), above, floored)
 
 
 def measure(trace: Trace, sessions: Sessions) -> list[Gaps]:
     """Return the gaps, all, and by who answers the reply before: a tool, or a person.
 
     From start to start of requests; where the source says how long replies took, also from a reply's end to the next
-    request's start, the time that the tool or the person took.
+    request's start, the time that the tool or the person took, of the replies that it says it of. A tool answers where
+    the source says that the reply ended for one; in all others no tool call is seen, which may mean that the
+    source does not say.
     """
     follows = np.flatnonzero(sessions.turn > 0)
     before = _previous(sessions)[follows]
@@ -216,10 +261,10 @@ def measure(trace: Trace, sessions: Sessions) -> list[Gaps]:
     if trace.reply_seconds is not None:
         kinds.append(("from a reply's end to the next start", starts - trace.reply_seconds[before]))
     for name, gaps in kinds:
-        found.append(_gaps(f"all, {name}", gaps, session))
+        found.append(_gaps(f"{ALL}, {name}", gaps, session))
         if tool.any() and not tool.all():
-            found.append(_gaps(f"a tool answers, {name}", gaps[tool], session[tool]))
-            found.append(_gaps(f"no tool was called, {name}", gaps[~tool], session[~tool]))
+            found.append(_gaps(f"{TOOL}, {name}", gaps[tool], session[tool]))
+            found.append(_gaps(f"{NO_TOOL}, {name}", gaps[~tool], session[~tool]))
     return [gaps for gaps in found if len(gaps.seconds) or gaps.zero]
 
 

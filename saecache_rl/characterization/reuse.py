@@ -54,6 +54,11 @@ def bin_labels() -> list[str]:
     return ["0", "1", *(f"{2**b:,} to {2 ** (b + 1) - 1:,}" for b in range(1, NUM_BINS - 1))]
 
 
+def bin_starts() -> list[int]:
+    """Return the lowest number of each bin."""
+    return [0, *(2**b for b in range(NUM_BINS - 1))]
+
+
 @compiled(types.int64(types.int64), inline="always")
 def _bin(value):  # type: ignore[no-untyped-def]
     found = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -133,8 +134,8 @@ def plot_comparison(
     below.axhline(0.0, color=_LRU, linestyle="--", linewidth=1.5)
     if len(lru.num_blocks) > 1 and lru.num_blocks.min() > 0 and lru.num_blocks.max() / lru.num_blocks.min() > 4:
         below.set_xscale("log")
-        below.xaxis.set_major_locator(_few_logarithmic())
-        below.xaxis.set_minor_formatter(_nothing())
+        below.xaxis.set_major_locator(few_logarithmic())
+        below.xaxis.set_minor_formatter(no_labels())
     below.xaxis.set_major_formatter(thousands())
     below.set_xlabel(f"capacity, blocks of {block_size} tokens")
     ax.set_ylabel("token hit ratio, %")
@@ -210,9 +211,9 @@ def _draw_parameters(ax: Axes, course: Course, group: str, indices: Sequence[int
     logarithmic = all(course.space.params[i].scale == "log" for i in indices) and shown.max() > 3 * shown.min()
     if logarithmic:
         ax.set_yscale("log")
-        ax.yaxis.set_major_locator(_few_logarithmic())
-        ax.yaxis.set_major_formatter(_plain_numbers())
-        ax.yaxis.set_minor_formatter(_nothing())
+        ax.yaxis.set_major_locator(few_logarithmic())
+        ax.yaxis.set_major_formatter(plain_numbers())
+        ax.yaxis.set_minor_formatter(no_labels())
     else:
         margin = max(0.08 * (shown.max() - shown.min()), 0.02 * max(abs(float(shown.max())), 1.0))
         ax.set_ylim(float(shown.min()) - margin, float(shown.max()) + margin)
@@ -289,8 +290,15 @@ def new_figure(width: float, height: float) -> Figure:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, whole or not at all."""
     partial = path.with_name(path.name + ".partial")
-    figure.savefig(partial, format="png", dpi=130, facecolor="white")
+    partial.write_bytes(png(figure))
     partial.replace(path)
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as the content of a PNG file."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=130, facecolor="white")
+    return content.getvalue()
 
 
 def _give_matplotlib_a_folder() -> None:
@@ -308,19 +316,22 @@ def thousands() -> Any:
     return FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
-def _plain_numbers() -> Any:
+def plain_numbers() -> Any:
+    """Return a formatter of numbers as they are said."""
     from matplotlib.ticker import FuncFormatter
 
-    return FuncFormatter(lambda value, _: f"{value:g}")
+    return FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:g}")
 
 
-def _few_logarithmic() -> Any:
+def few_logarithmic() -> Any:
+    """Return a locator of 1, 2, 5 and their powers of ten."""
     from matplotlib.ticker import LogLocator
 
     return LogLocator(base=10, subs=(1.0, 2.0, 5.0))
 
 
-def _nothing() -> Any:
+def no_labels() -> Any:
+    """Return a formatter that says nothing."""
     from matplotlib.ticker import NullFormatter
 
     return NullFormatter()

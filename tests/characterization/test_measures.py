@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 
 from saecache_rl.characterization import divergence, gaps, reuse
-from saecache_rl.characterization.measured import as_dict, findings, measure, sessions_of
+from saecache_rl.characterization.findings import findings
+from saecache_rl.characterization.measured import measure, sessions_of
+from saecache_rl.characterization.plain import as_dict
 from saecache_rl.engines.capacity import ceiling
 from saecache_rl.vocabulary import TokenType
 from saecache_rl.workloads.sessions import hint, lineage

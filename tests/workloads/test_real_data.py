@@ -102,15 +102,23 @@ def test_gaps_of_lmcache(file: str, mu: float, sigma: float) -> None:
 def test_gaps_of_claude_code_have_two_modes(tmp_path: Path) -> None:
     subprocess.run([str(DATA / "unpack-kv-cache-tester"), str(tmp_path)], check=True, capture_output=True)
     trace = make("kv_cache_tester", f"path='{tmp_path}'")
-    found = {g.kind: {f.family: f for f in g.fits} for g in gaps.measure(trace, hint(trace))}
-    starts = found["all, from start to start"]
+    measured = gaps.measure(trace, hint(trace))
+    starts = {f.family: f for f in measured[0].fits}
     # Measured elsewhere: 0.68 x LN(2.65, 0.49) + 0.32 x LN(4.41, 1.37), KS 0.023; one log-normal 0.139.
     expected = {"weight_1": 0.68, "mu_1": 2.65, "sigma_1": 0.49, "weight_2": 0.32, "mu_2": 4.41, "sigma_2": 1.37}
     for parameter, value in expected.items():
         assert starts["two log-normals"].parameters[parameter] == pytest.approx(value, rel=0.05), parameter
     assert starts["two log-normals"].ks == pytest.approx(0.023, abs=0.001)
     assert starts["log-normal"].ks == pytest.approx(0.139, abs=0.001)
-    # After end_turn 5.03, 2.09 on a sample of 250 sessions.
-    person = found["no tool was called, from a reply's end to the next start"]["log-normal"].parameters
-    assert person["mu"] == pytest.approx(5.03, rel=0.05)
-    assert person["sigma"] == pytest.approx(2.09, rel=0.05)
+    # On a sample of 250 sessions, after end_turn 5.03, 2.09; after tool_use 2.42, 1.34, gaps of no length not left out.
+    person, tool = (
+        next(g for g in measured if g.kind == f"{who}, from a reply's end to the next start")
+        for who in (gaps.NO_TOOL, gaps.TOOL)
+    )
+    assert person.above_zero is not None
+    assert tool.floored is not None
+    assert person.above_zero.mu == pytest.approx(5.03, rel=0.05)
+    assert person.above_zero.sigma == pytest.approx(2.09, rel=0.05)
+    assert tool.zero == 23
+    assert tool.floored.mu == pytest.approx(2.42, rel=0.05)
+    assert tool.floored.sigma == pytest.approx(1.34, rel=0.05)
