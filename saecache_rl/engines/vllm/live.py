@@ -21,12 +21,12 @@ from saecache_rl.engines.stats import WindowStats
 from saecache_rl.engines.vllm.live_settings import LiveSettings
 from saecache_rl.engines.vllm.model import Driven, LiveModel
 from saecache_rl.engines.vllm.needs import need_vllm
-from saecache_rl.engines.vllm.replay import ReplayClock
+from saecache_rl.engines.vllm.replay import ReplayClock, hints_of
 from saecache_rl.engines.vllm.scale import scaled
 from saecache_rl.engines.vllm.serving import Choice, Served, Serving
 from saecache_rl.engines.vllm.tokens import request_tokens
 from saecache_rl.errors import InputError
-from saecache_rl.vocabulary import NUM_QUEUES, NUM_TOKEN_TYPES, TOKEN_TYPE_NAMES
+from saecache_rl.vocabulary import NUM_QUEUES, NUM_TOKEN_TYPES
 from saecache_rl.workloads.sessions import Sessions, lineage
 from saecache_rl.workloads.trace import Trace
 
@@ -249,7 +249,7 @@ class LiveEngine:
         prompt, reply = request_tokens(trace, r, self._model.vocabulary)
         extra: dict[str, Any] = {REPLY: reply}
         if self.policy is not None:
-            extra |= self._hints(r)
+            extra |= hints_of(trace, self.sessions, r)
         params = SamplingParams(
             max_tokens=len(reply), ignore_eos=True, detokenize=False, temperature=0.0, extra_args=extra
         )
@@ -258,28 +258,6 @@ class LiveEngine:
             tokens["cache_salt"] = str(trace.salt[r])
         self._model.engine.add_request(str(r), tokens, params)
         return str(r)
-
-    def _hints(self, r: int) -> dict[str, Any]:
-        """Session and token types of request `r`; parts of one type are one span."""
-        trace, size = self.trace, self.trace.block_size
-        chain = np.concatenate(
-            [
-                trace.prompt_blocks[trace.prompt_start[r] : trace.prompt_start[r + 1]],
-                trace.generated_blocks[trace.generated_start[r] : trace.generated_start[r + 1]],
-            ]
-        )
-        kinds = trace.token_type[chain]
-        starts = np.flatnonzero(np.diff(kinds, prepend=NUM_TOKEN_TYPES))
-        ends = np.append(starts[1:], len(kinds))
-        return {
-            "session_id": f"s{self.sessions.session[r]}",
-            "session_kind": "agentic" if self.sessions.agentic[r] else "chat",
-            "spans": [
-                [int(a) * size, int(b) * size, TOKEN_TYPE_NAMES[kinds[a]]]
-                for a, b in zip(starts, ends, strict=True)
-                if b > a
-            ],
-        }
 
     def _first_token(self, r: int, output: Any, seconds: float) -> None:
         self.ttft_ms[r] = 1e3 * seconds

@@ -19,7 +19,7 @@ TokenIds = npt.NDArray[np.int64]
 FIRST_ID = 8
 
 
-def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """SplitMix64's finalizer (Steele, Lea, Flood 2014)."""
     with np.errstate(over="ignore"):
         values = values + np.uint64(0x9E3779B97F4A7C15)
@@ -31,8 +31,8 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 def _draw(seeds: npt.NDArray[np.int64], count: int, choices: int) -> TokenIds:
     """(n, count) ids drawn from each seed."""
     places = np.arange(count, dtype=np.uint64)
-    keys = _mix(seeds.astype(np.uint64))[:, None] ^ (places * np.uint64(0x2545F4914F6CDD1D))[None, :]
-    return (_mix(keys) % np.uint64(choices)).astype(np.int64) + FIRST_ID
+    keys = mix(seeds.astype(np.uint64))[:, None] ^ (places * np.uint64(0x2545F4914F6CDD1D))[None, :]
+    return (mix(keys) % np.uint64(choices)).astype(np.int64) + FIRST_ID
 
 
 def block_tokens(identities: npt.NDArray[np.int32], block_size: int, vocabulary: int) -> TokenIds:

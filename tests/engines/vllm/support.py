@@ -37,7 +37,7 @@ def make_request(on: Replay, name: str, tokens: list[int], extra: dict[str, Any]
         prompt_token_ids=tokens,
         sampling_params=SamplingParams(max_tokens=8, extra_args=extra),
         pooling_params=None,
-        block_hasher=on._hasher,
+        block_hasher=on.hasher,
         **more,
     )
 
