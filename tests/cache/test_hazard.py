@@ -129,6 +129,30 @@ def test_victims_equal_a_scan_of_all_candidates(policy: Hazard, trace: Trace, ex
     assert simulator.hit_blocks.tolist() == naive.hits
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
+def test_a_bound_on_a_score_ends_when_a_copy_of_the_block_is_accessed(policy: Hazard) -> None:
+    """Within a window, floors of scores hold for a while; in windows of one request, every score is made anew."""
+    generator = np.random.default_rng(4)
+    builder = TraceBuilder(block_size=2)
+    now = 0.0
+    chains = [[(int(t), TokenType.USER) for t in generator.integers(0, 1000, 2 * n)] for n in range(4, 14)]
+    for _ in range(600):
+        chain = chains[int(generator.integers(10))]
+        if generator.random() < 0.3:  # a prompt of whole blocks: its last one is made again, and has copies
+            chain += [(int(t), TokenType.USER) for t in generator.integers(0, 1000, 2)]
+        for _ in range(2):
+            now += float(generator.exponential(3.0))
+            builder.request(now, list(chain), [(0, TokenType.RESPONSE)] * int(generator.integers(1, 4)))
+        del chain[30:]
+    trace = builder.trace()
+    at_once, anew = (Simulator(trace, policy, 60) for _ in range(2))
+    at_once.serve(trace.num_requests)
+    while not anew.done:
+        anew.serve(1)
+    assert np.array_equal(at_once.hit_blocks, anew.hit_blocks)
+    assert at_once.cache.blocks["identity"].tolist() == anew.cache.blocks["identity"].tolist()
+
+
 def gittins(hazard: list[float]) -> list[float]:
     """The index by its definition: over all ages at which to give up."""
     p = [1 - math.sqrt(1 - hazard[b // 2]) for b in range(BINS)]

@@ -14,6 +14,7 @@ import numpy as np
 from numba import types
 
 from saecache_rl.cache.ghosts import fingerprint_of
+from saecache_rl.cache.heap import push, remove
 from saecache_rl.cache.layout import CACHE, GENERATED, INT, SLOTS
 from saecache_rl.cache.lazy import GROUPED
 from saecache_rl.cache.policies.hazard import features as f
@@ -185,6 +186,18 @@ def _make(cache, state, chain, asking, start, end, generated, interval, reals): 
         state.slots[chain[i]].release = cache.pool[0].release
 
 
+@kernel(types.void(CACHE, INT))
+def _look_again(cache, identity):  # type: ignore[no-untyped-def]
+    """What was known of the scores of a block's copies holds no more, as it was accessed."""
+    slot = cache.first[identity]
+    while slot >= 0:
+        block = cache.blocks[slot]
+        if block.position >= 0 and block.cls == BY_HAZARD:
+            remove(cache.blocks, cache.heaps, cache.arena, slot)
+            push(cache.blocks, cache.heaps, cache.arena, slot)
+        slot = block.next_copy
+
+
 @kernel(types.void(CACHE, STATE, SLOTS, INT, INT, INT, types.float64, REALS))
 def record(cache, state, chain, size, known, before, now, reals):  # type: ignore[no-untyped-def]
     """A request is over: bring its blocks' entries up to date, and make its segments and their curves.
@@ -260,7 +273,10 @@ def record(cache, state, chain, size, known, before, now, reals):  # type: ignor
         if entry.count < 65535:
             entry.count += 1
         entry.time = now
-        generated = np.int64(cache.blocks[slot].flags & GENERATED != 0)
+        block = cache.blocks[slot]
+        if block.next_copy >= 0 or cache.first[block.identity] != slot:
+            _look_again(cache, block.identity)
+        generated = np.int64(block.flags & GENERATED != 0)
         stands = (f.lineages_level(entry.lineages) << 8) | (f.size_level(entry.count) << 1) | generated
         if i > 0 and stands != standing:
             _make(cache, state, chain, asking, start, i, standing & 1, interval, reals)
