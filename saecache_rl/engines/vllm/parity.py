@@ -33,9 +33,7 @@ class Comparison:
     replay: Replay
 
 
-def simulated(
-    trace: Trace, num_blocks: int, agent: Any, window: int
-) -> tuple[Simulator, list[npt.NDArray[np.int64]]]:
+def simulated(trace: Trace, num_blocks: int, agent: Any, window: int) -> tuple[Simulator, list[npt.NDArray[np.int64]]]:
     """A simulator that has served the trace under `agent`, and the blocks evicted for each request."""
     simulator = Simulator(trace, Recorded(agent.policy, int(trace.request_blocks.sum())), num_blocks)
     stats = WindowStats.empty()

@@ -9,6 +9,7 @@ block is taken which the trace does not have.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -72,16 +73,11 @@ def hints_of(trace: Trace, sessions: Sessions, r: int) -> dict[str, Any]:
     """Session and token types of request `r` as a client hints them; blocks of one type are one span."""
     size = trace.block_size
     kinds = trace.token_type[chain_of(trace, r)]
-    starts = np.flatnonzero(np.diff(kinds, prepend=NUM_TOKEN_TYPES))
-    ends = np.append(starts[1:], len(kinds))
+    edges = [*np.flatnonzero(np.diff(kinds, prepend=NUM_TOKEN_TYPES)).tolist(), len(kinds)]
     return {
         "session_id": f"s{sessions.session[r]}",
         "session_kind": "agentic" if sessions.agentic[r] else "chat",
-        "spans": [
-            [int(a) * size, int(b) * size, TOKEN_TYPE_NAMES[kinds[a]]]
-            for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
-            if b > a
-        ],
+        "spans": [[a * size, b * size, TOKEN_TYPE_NAMES[kinds[a]]] for a, b in pairwise(edges)],
     }
 
 
@@ -90,7 +86,7 @@ def identity_hashes(count: int) -> bytes:
     words = np.empty((count, HASH_BYTES // 8), np.uint64)
     words[:, 0] = mix(np.arange(count, dtype=np.uint64))  # one to one
     words[:, 1], words[:, 2] = mix(words[:, 0]), ~words[:, 0]
-    words[:, 3] = np.arange(count, dtype=">u8").view(np.uint64)
+    words[:, 3] = np.arange(count, dtype=np.uint64).byteswap()
     return words.tobytes()
 
 

@@ -3,88 +3,122 @@
 from __future__ import annotations
 
 import os
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.cache.policies.saecache import SAECache
-from saecache_rl.cache.policies.unicache import UniCache
-from saecache_rl.cache.policy import Policy
 from saecache_rl.configured import by_name, make
 from saecache_rl.engines.simulator import Simulator
-from saecache_rl.engines.vllm.recorded import Recorded, victims_by_request
+from saecache_rl.engines.vllm.parity import Comparison, compare
 from saecache_rl.engines.vllm.replay import Replay
+from saecache_rl.vocabulary import TokenType
 from saecache_rl.workloads.sessions import lineage
 from saecache_rl.workloads.trace import Trace
-from tests.cache.strategies import traces
+from tests.cache.strategies import BLOCK, traces
 from tests.engines.vllm import support
-from tests.support import tiny_trace
+from tests.support import TraceBuilder, tiny_trace
 
 pytestmark = pytest.mark.live
 
-SIDES: list[tuple[str, Policy, bool]] = [
-    ("vllm's own LRU", LRU(), True),
-    ("lru", LRU(), False),
-    ("unicache", UniCache(), False),
-    ("saecache", SAECache(), False),
-]
+#: Names of agents; None: LRU against vLLM's own pool.
+SIDES = [None, "lru", "unicache", "saecache", "hazard", "adaptive"]
+#: vLLM reports evictions as events, or our pool takes its short ways.
+EVENTS = pytest.mark.parametrize("events", [True, False], ids=["events", "no events"])
 
 
-def compare(trace: Trace, num_blocks: int, policy: Policy, own: bool) -> Replay:
-    simulator = Simulator(trace, Recorded(policy, 200_000), num_blocks)
-    simulator.serve(trace.num_requests)
-    victims = victims_by_request(simulator)
-    replay = Replay(trace, num_blocks, None if own else policy, simulator.sessions)
-    for r in range(trace.num_requests):
-        step = replay.serve(r)
-        assert step.hit_blocks == simulator.hit_blocks[r], f"request {r}"
-        assert step.evicted == victims[r], f"request {r}"
-    return replay
+@cache
+def _agent(name: str) -> Any:
+    return make("agent", name)
 
 
-@pytest.mark.parametrize(("name", "policy", "own"), SIDES, ids=[side[0] for side in SIDES])
+def agents(name: str | None) -> tuple[Any, Any] | None:
+    if name is None:
+        return None
+    made = deepcopy(_agent(name)), deepcopy(_agent(name))
+    for agent in made:
+        agent.reset(0)
+    return made
+
+
+def check(trace: Trace, num_blocks: int, name: str | None, window: int = 50, **options: Any) -> Comparison:
+    found = compare(trace, num_blocks, agents(name), window, **options)
+    assert found.differing == ()
+    if name is not None:
+        support.check_agreement(found.replay.manager)
+    return found
+
+
+@EVENTS
+@pytest.mark.parametrize("name", SIDES)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_mixed_trace(name: str, policy: Policy, own: bool, seed: int) -> None:
+def test_a_mixed_trace(name: str | None, seed: int, events: bool) -> None:
     trace = tiny_trace(seed, 250)
-    replay = compare(trace, int(trace.request_blocks.max() * 2), policy, own)
-    if not own:
-        support.check_agreement(replay.manager)
+    found = check(trace, int(trace.request_blocks.max() * 2), name, events=events)
+    assert found.hit_blocks > 0
+    assert found.evictions > 0
 
 
-@pytest.mark.parametrize(("name", "policy", "own"), SIDES, ids=[side[0] for side in SIDES])
-@settings(max_examples=60, deadline=None)
-@given(trace=traces(max_requests=30), extra=st.integers(0, 8))
+@pytest.mark.parametrize("options", [{"tokens": True}, {"at_once": 1}, {"at_once": 5, "tokens": True, "events": False}])
+def test_hashes_of_tokens_and_replies_token_by_token_are_the_same(options: dict[str, Any]) -> None:
+    trace = tiny_trace(2, 150)
+    for name in (None, "saecache"):
+        check(trace, int(trace.request_blocks.max() * 2), name, **options)
+
+
+@EVENTS
+@pytest.mark.parametrize("name", SIDES)
+@settings(max_examples=40, deadline=None)
+@given(trace=traces(max_requests=30), extra=st.integers(0, 8), named=st.booleans())
 def test_whole_block_prompts_and_replies_made_twice(
-    name: str, policy: Policy, own: bool, trace: Trace, extra: int
+    name: str | None, events: bool, trace: Trace, extra: int, named: bool
 ) -> None:
-    replay = compare(trace, int(trace.request_blocks.max()) + extra, policy, own)
-    if not own:
-        support.check_agreement(replay.manager)
+    trace = trace if named else trace.without_generated()
+    check(trace, int(trace.request_blocks.max()) + extra, name, events=events)
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_a_whole_block_prompt_with_a_short_reply_in_a_pool_of_its_size(name: str | None) -> None:
+    """The reply fills no block, yet needs room for its first tokens, so that even the largest request evicts for it."""
+    builder = TraceBuilder(BLOCK)
+    prompts = [[(100 * p + i, TokenType.USER) for i in range(8 * BLOCK)] for p in range(2)]
+    for turn in range(8):
+        prompt = prompts[turn % 3 % 2][: BLOCK * (8 if turn % 2 else 5)]
+        for reply in (1, 2, BLOCK):
+            builder.request(10.0 * turn + reply, prompt, [(i, TokenType.RESPONSE) for i in range(reply)])
+    trace = builder.trace()
+    assert trace.request_blocks.tolist()[:6] == [5, 6, 6, 8, 9, 9]
+    assert len(trace.generated_blocks) == 0
+    found = check(trace, 9, name)
+    assert found.evictions > 0
 
 
 @pytest.mark.parametrize("workload", ["chat", "agentic", "templated"])
 def test_a_hundred_requests_of_generated_workloads(workload: str) -> None:
     target = {key: value for key, value in by_name("workload", workload).items() if key != "num_blocks"}
     trace = make("workload", target | {"requests": 100})
-    for policy in (LRU(), SAECache()):
-        compare(trace, int(trace.request_blocks.max() * 2), policy, False)
+    for name in SIDES:
+        check(trace, int(trace.request_blocks.max() * 2), name, events=False)
 
 
 @pytest.mark.skipif(
     "SAECACHE_DATA_DIR" not in os.environ, reason="needs SAECACHE_DATA_DIR, the folder of public traces"
 )
-def test_a_hundred_requests_of_a_public_trace() -> None:
+@pytest.mark.parametrize("generated", ["none", "unique"])
+def test_a_hundred_requests_of_a_public_trace(generated: str) -> None:
     files = sorted(Path(os.environ["SAECACHE_DATA_DIR"]).rglob("*conversation_trace*"))
     if not files:
         pytest.skip("no Mooncake conversation trace in SAECACHE_DATA_DIR")
-    target = {**by_name("workload", "mooncake"), "path": str(files[0]), "requests": 100}
+    target = {**by_name("workload", "mooncake"), "path": str(files[0]), "requests": 100, "generated": generated}
     trace = make("workload", target)
-    for policy in (LRU(), SAECache()):
-        compare(trace, int(trace.request_blocks.max() * 2), policy, False)
+    for name in SIDES:
+        check(trace, int(trace.request_blocks.max() * 2), name, events=False)
 
 
 def test_the_engine_finds_the_sessions_that_the_trace_has_by_lineage() -> None:
