@@ -187,5 +187,6 @@ def write_page(measured: Measured, panels: Sequence[Panel], path: Path) -> None:
         "</body></html>",
     ]
     partial = path.with_name(path.name + ".partial")
-    partial.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    # A file's name may hold bytes that are no text.
+    partial.write_text("\n".join(parts) + "\n", encoding="utf-8", errors="backslashreplace")
     partial.replace(path)

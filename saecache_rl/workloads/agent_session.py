@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from saecache_rl.workloads.records import BadRecordError, Malformed, block_ids, 
 from saecache_rl.workloads.trace import ENDED_FOR_TOOL, HAS_TOOLS, completed_blocks
 
 Longs = npt.NDArray[np.int64]
-_LARGEST_ID = 2**26  # more blocks than any session has; raw ids and tables are sized by it
+_LARGEST_ID = 2**26  # more blocks than any session has
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -124,7 +124,17 @@ def sessions_of(record: Mapping[str, Any], name: str, malformed: Malformed, max_
             found.insert(slot, AgentSession(block_size, tool, system, here))
 
     walk(record, 0.0, name, 0)
-    return Found(found, ended, falls)
+    return Found(_dense(found), ended, falls)
+
+
+def _dense(sessions: list[AgentSession]) -> list[AgentSession]:
+    """Return the sessions with ids below the number of their blocks, by which tables are sized, as they mostly are."""
+    every = [r.ids for session in sessions for r in session.requests]
+    size = sum(map(len, every))
+    if max((int(ids.max()) for ids in every if len(ids)), default=0) <= size:
+        return sessions
+    known = np.unique(np.concatenate(every))
+    return [replace(s, requests=[r._replace(ids=np.searchsorted(known, r.ids)) for r in s.requests]) for s in sessions]
 
 
 def _extends(request: AgentRequest, following: AgentRequest) -> bool:

@@ -41,11 +41,11 @@ class _Row(NamedTuple):
 
 
 def _files(folder: Path) -> list[Path]:
-    if folder.is_file():
+    if not folder.is_dir():
         return [folder]
     inner = folder / "traces"
     if inner.is_dir():
-        folder = inner
+        folder = find(inner, REMEDY)
     found = sorted(p for p in folder.iterdir() if p.name.endswith((".json", ".json.gz")) and p.is_file())
     if not found:
         raise InputError(f"{folder}: no .json or .json.gz file in it; {REMEDY}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -73,7 +74,7 @@ def find(path: object, remedy: str) -> Path:
     """Return the path that an option gives.
 
     Raises:
-        InputError: it is not given, or nothing is there.
+        InputError: it is not given, nothing is there, or it is a folder that can't be read.
     """
     if path is None or not str(path).strip():
         raise InputError(f"workload.path={path}: missing; {remedy}")
@@ -81,11 +82,33 @@ def find(path: object, remedy: str) -> Path:
     try:
         place = place.expanduser()
         exists = place.exists()
+        if exists and place.is_dir():
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    entry.stat(follow_symlinks=False)  # a folder may be listed and yet not be entered
+                    break
     except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"{place}: not readable ({error}); {remedy}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{place}: not readable ({reason or error}); {remedy}") from None
     if not exists:
         raise InputError(f"{place}: no such file or folder; {remedy}")
     return place
+
+
+def files_below(folder: Path, suffixes: tuple[str, ...], remedy: str) -> list[Path]:
+    """Return the files in a folder and its folders, by name, links to folders not followed.
+
+    Raises:
+        InputError: one of the folders can't be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename}: not readable ({error.strerror}); {remedy}")
+
+    found = []
+    for at, _, names in os.walk(folder, onerror=refuse):
+        found += [Path(at) / name for name in names if name.endswith(suffixes)]
+    return sorted(path for path in found if path.is_file())
 
 
 def read_bytes(file: Path, remedy: str) -> bytes:

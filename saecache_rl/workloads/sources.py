@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from saecache_rl.errors import InputError
-from saecache_rl.workloads.records import BadRecordError, Malformed, find, lines, parse, read_bytes
+from saecache_rl.workloads.records import BadRecordError, Malformed, files_below, find, lines, parse, read_bytes
 
 #: Of files that a folder or an archive may hold.
 JSON_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
@@ -67,8 +67,7 @@ def open_sources(
     if not suffixes:
         return [Source(str(place), read_bytes(place, remedy))]
     if place.is_dir():
-        inside = sorted(p for p in place.rglob("*") if p.name.endswith(suffixes) and p.is_file())
-        names = [(str(p.relative_to(place)), p) for p in inside]
+        names = [(str(p.relative_to(place)), p) for p in files_below(place, suffixes, remedy)]
         found = [
             _inside(n, read_bytes(p, remedy)) for n, p in names if wanted(str(p)) and n[0] != "." and "/." not in n
         ]

@@ -1,11 +1,12 @@
-"""Loaders: what they read, what they refuse and with which words, and that no bytes make them fail otherwise."""
+"""Loaders: what they read, what they refuse and with which words."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import random
+import os
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from saecache_rl.errors import InputError
 from saecache_rl.vocabulary import TokenType
+from saecache_rl.workloads import kv_cache_tester
 from saecache_rl.workloads.catalogue import make
 from saecache_rl.workloads.sessions import hint
 from saecache_rl.workloads.trace import ENDED_FOR_TOOL, HAS_TOOLS, Trace
@@ -346,49 +348,11 @@ def test_an_empty_folder_and_mixed_block_sizes(tmp_path: Path) -> None:
         load(folder(tmp_path, [session(TALK), session([ask(0.0, 32, [1])]) | {"block_size": 32}]))
 
 
-# --- Any bytes --------------------------------------------------------------------------------------------------------
+# --- What can't be read ----------------------------------------------------------------------------------------------
 
 
-def _mutated(content: bytes, source: random.Random) -> bytes:
-    changed = bytearray(content)
-    for _ in range(source.randint(1, 8)):
-        kind, at = source.randrange(4), source.randrange(len(changed) + 1)
-        if kind == 0 and at < len(changed):
-            changed[at] = source.randrange(256)
-        elif kind == 1:
-            changed[at:at] = source.choice([b"-", b"9", b"e9", b"NaN", b"null", b'"', b"\n", b"[", b"}", b"\x00"])
-        elif kind == 2:
-            del changed[at : at + source.randint(1, 6)]
-        else:
-            del changed[at : at + 1 if source.random() < 0.9 else len(changed)]
-    return bytes(changed)
-
-
-@pytest.mark.parametrize("kind", ["mooncake", "kv_cache_tester"])
-def test_whatever_the_bytes_a_valid_trace_or_one_clear_line(tmp_path: Path, kind: str) -> None:
-    texts = {"mooncake": "\n".join(line(n) for n in range(300)), "kv_cache_tester": json.dumps(session(TALK))}
-    plain = texts[kind].encode()
-    source = random.Random(7)
-    outcomes = {True: 0, False: 0}
-    for case in range(300):
-        packed = case % 5 == 0
-        content = _mutated(gzip.compress(plain, mtime=0) if packed else plain, source)
-        file = tmp_path / f"case.json{'.gz' if packed else ''}"
-        file.write_bytes(content)
-        problem = ""
-        try:
-            make(kind, f"path='{file}'").validate()
-        except InputError as error:
-            problem = str(error)
-        outcomes[not problem] += 1
-        assert "\n" not in problem, content
-    assert min(outcomes.values()) > 5
-
-
-@pytest.mark.skipif(sys.platform == "win32" or not hasattr(__import__("os"), "geteuid"), reason="needs file modes")
+@pytest.mark.skipif(sys.platform == "win32" or not hasattr(os, "geteuid"), reason="needs file modes")
 def test_an_unreadable_file(tmp_path: Path) -> None:
-    import os
-
     if os.geteuid() == 0:
         pytest.skip("root reads every file")
     file = tmp_path / "t.jsonl"
@@ -396,3 +360,68 @@ def test_an_unreadable_file(tmp_path: Path) -> None:
     file.chmod(0)
     with pytest.raises(InputError, match="not readable"):
         make("mooncake", f"path='{file}'")
+
+
+@pytest.mark.parametrize("name", ["kv_cache_tester", "tau_bench"])
+def test_a_folder_that_may_not_be_listed(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder(tmp_path / "inner", [session(TALK)])
+    options = ("arrivals=poisson", "session_rate=1") if name == "tau_bench" else ()
+    scan = os.scandir
+
+    def refuse(place: Any) -> Any:
+        if os.fspath(place).endswith("inner"):
+            raise PermissionError(13, "Permission denied", os.fspath(place))
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for at in (tmp_path / "inner", tmp_path) if name == "tau_bench" else (tmp_path / "inner",):
+        with pytest.raises(InputError, match=r"inner: not readable \(Permission denied\)"):
+            make(name, f"path='{at}'", *options)
+
+
+def test_what_stands_where_a_folder_of_sessions_is_expected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not JSON"):
+        load(Path(os.devnull))
+    (tmp_path / "traces").write_text("")  # a file of the name that the folder of sessions has
+    with pytest.raises(InputError, match=r"no \.json or"):
+        load(tmp_path)
+    (tmp_path / "a.json").mkdir()
+    (tmp_path / "self").symlink_to(tmp_path)
+    (tmp_path / "b.json").symlink_to("b.json")
+    with pytest.raises(InputError, match=r"no \.json or"):
+        load(tmp_path)
+    with pytest.raises(InputError, match="no such file"):
+        load(tmp_path / "b.json")
+    folder(tmp_path, [session(TALK)])
+    assert load(tmp_path).num_requests == len(TALK)
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    place = os.fsencode(tmp_path) + b"/\xff"
+    try:
+        os.mkdir(place)
+    except OSError:
+        pytest.skip("this file system takes only names in UTF-8")
+    named = Path(os.fsdecode(place))
+    (named / os.fsdecode(b"\xfe.json")).write_text(json.dumps(session(TALK)))
+    trace = kv_cache_tester.load(
+        name="kv", path=str(named), requests=None, sessions=None, arrivals="poisson", session_rate=1.0, seed=0,
+        share=1.0, generated="known", max_prompt_tokens=None,
+    )  # fmt: skip
+    assert trace.num_requests == len(TALK)
+    trace.save(tmp_path / "trace.npz")
+    assert Trace.load(tmp_path / "trace.npz").notes == trace.notes
+
+
+def test_ids_far_apart_take_no_more_memory(tmp_path: Path) -> None:
+    far = [ask(r["t"], r["in"], [2**26 - 20 + i for i in r["hash_ids"]]) for r in TALK]
+    near = [ask(r["t"], r["in"], r["hash_ids"]) for r in TALK]
+    (tmp_path / "near").mkdir()
+    found = load(folder(tmp_path / "near", [session(near)]))
+    tracemalloc.start()
+    trace = load(folder(tmp_path / "far", [session(far)]))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50e6  # tables as long as the largest id take 670 MB
+    assert trace.prompt_blocks.tolist() == found.prompt_blocks.tolist()
+    assert trace.token_type.tolist() == found.token_type.tolist()
