@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import http.client
 import sys
 import urllib.error
 import urllib.request
@@ -200,6 +201,14 @@ SOURCES = {
 }
 
 
+_HINTS = {
+    401: "it is gated: its page says how to ask for access",
+    403: "it is gated: its page says how to ask for access",
+    404: "it has moved: look for it on its page",
+    416: "what is there is longer than the file: delete the .partial file",
+}
+
+
 class FetchError(Exception):
     """A file could not be had; the message is for the user."""
 
@@ -211,31 +220,79 @@ def fetch(file: File, folder: Path) -> Path:
         FetchError: the server or the disk refuses, or what came is not what the table says.
     """
     target, partial = folder / file.name, folder / f"{file.name}.partial"
-    if target.exists():
-        _check(file, target)
-        print(f"{target}: there already")
-        return target
-    have = partial.stat().st_size if partial.exists() else 0
-    if file.size is None or have < file.size:
-        request = urllib.request.Request(file.url, headers={"Range": f"bytes={have}-"} if have else {})
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-                # A server that does not know ranges answers 200 and begins anew.
-                mode, begin = ("ab", have) if answer.status == 206 else ("wb", 0)
-                with partial.open(mode) as out:
-                    while chunk := answer.read(_CHUNK):
-                        out.write(chunk)
-                length = answer.headers.get("Content-Length")
-                if length is not None and partial.stat().st_size < begin + int(length):
-                    raise FetchError(f"{file.url}: the connection ended early; run the same command again to go on")
-        except urllib.error.HTTPError as error:
-            if not (error.code == 416 and have):  # the whole file is there already
-                raise FetchError(f"{file.url}: the server answers {error.code}; nothing is lost, try again") from None
-        except OSError as error:
-            raise FetchError(f"{file.url}: {error}; run the same command again to go on") from None
-    _check(file, partial)
-    partial.replace(target)
+    version = folder / f"{file.name}.partial.version"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            _check(file, target)
+            print(f"{target}: there already")
+            return target
+        have = partial.stat().st_size if partial.exists() else 0
+        if file.size is None or have < file.size:
+            _receive(file, partial, version, have)
+        _check(file, partial)
+        partial.replace(target)
+        version.unlink(missing_ok=True)
+    except OSError as error:
+        where = error.filename or partial
+        raise FetchError(f"{where}: {error.strerror or error}; run the same command again to go on") from None
     return target
+
+
+def _receive(file: File, partial: Path, version: Path, have: int) -> None:
+    """Add to the partial file what it lacks; a file that has changed meanwhile is fetched anew.
+
+    Args:
+        file: what to fetch.
+        partial: what is there of it.
+        version: keeps which version of the file the server said that is, as only a checksum would show a mixture.
+        have: bytes that are there.
+    """
+    since = version.read_text(encoding="utf-8") if have and version.exists() else ""
+    headers = {"Accept-Encoding": "identity"}
+    if have and (since or file.sha256):
+        headers |= {"Range": f"bytes={have}-"} | ({"If-Range": since} if since else {})
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(file.url, headers=headers), timeout=_TIMEOUT_SECONDS
+        ) as answer:
+            if "html" in answer.headers.get("Content-Type", ""):
+                raise FetchError(
+                    f"{file.url}: the server sends a web page, not the file; is it gated, or has it moved?"
+                )
+            # A server that does not know ranges answers 200 and begins anew.
+            begin = have if answer.status == 206 else 0
+            if answer.status == 206 and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+                raise FetchError(f"{file.url}: the server sends another part than asked for; delete {partial}")
+            if not begin:
+                version.write_text(answer.headers.get("ETag", ""), encoding="utf-8")
+            with partial.open("ab" if begin else "wb") as out:
+                while chunk := _read(answer, file):
+                    out.write(chunk)
+            length = answer.headers.get("Content-Length")
+            if length is not None and partial.stat().st_size < begin + int(length):
+                raise FetchError(_early(file))
+    except urllib.error.HTTPError as error:
+        error.close()
+        whole = error.code == 416 and error.headers.get("Content-Range", "") in ("", f"bytes */{have}")
+        if not (whole and have):
+            hint = _HINTS.get(error.code, "nothing is lost, try again later")
+            raise FetchError(f"{file.url}: the server answers {error.code}; {hint}") from None
+    except (urllib.error.URLError, http.client.HTTPException) as error:
+        raise FetchError(
+            f"{file.url}: {getattr(error, 'reason', error)}; run the same command again to go on"
+        ) from None
+
+
+def _read(answer: http.client.HTTPResponse, file: File) -> bytes:
+    try:
+        return answer.read(_CHUNK)
+    except (OSError, http.client.HTTPException):
+        raise FetchError(_early(file)) from None
+
+
+def _early(file: File) -> str:
+    return f"{file.url}: the connection ended early; run the same command again to go on"
 
 
 def _check(file: File, path: Path) -> None:
@@ -288,13 +345,15 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{name} ({source.home}, {source.licence}) is not fetched from here: {source.ask}", file=sys.stderr)
             code = max(code, 2)
             continue
-        options.to.mkdir(parents=True, exist_ok=True)
         for file in source.files:
             try:
                 print(f"{fetch(file, options.to)}: {source.licence}; use it with +workload={source.workload}")
             except FetchError as error:
-                print(f"download_data: {error}", file=sys.stderr)
-                code = 1
+                print(f"download_data: {error} ({source.home})", file=sys.stderr)
+                code = max(code, 1)
+            except KeyboardInterrupt:
+                print("download_data: interrupted; run the same command again to go on", file=sys.stderr)
+                return 130
     return code
 
 
