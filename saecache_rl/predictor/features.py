@@ -28,16 +28,39 @@ _LOG_SCALE = 0.1  # brings logarithms of tokens and seconds near [0, 1]
 
 def figures(trace: Trace, sessions: Sessions) -> Reals:
     """Return (R, F) the figures of each request."""
-    gap = np.nan_to_num(sessions.gap_seconds, nan=0.0)
+    return figures_of(
+        turn=sessions.turn,
+        prompt_tokens=trace.prompt_tokens,
+        output_tokens=trace.output_tokens,
+        has_tools=(trace.flags & HAS_TOOLS) != 0,
+        ended_for_tool=(trace.flags & ENDED_FOR_TOOL) != 0,
+        agentic=sessions.agentic != 0,
+        gap_seconds=sessions.gap_seconds,
+    )
+
+
+def figures_of(
+    *,
+    turn: npt.ArrayLike,
+    prompt_tokens: npt.ArrayLike,
+    output_tokens: npt.ArrayLike,
+    has_tools: npt.ArrayLike,
+    ended_for_tool: npt.ArrayLike,
+    agentic: npt.ArrayLike,
+    gap_seconds: npt.ArrayLike,
+) -> Reals:
+    """Return (R, F) figures of requests, given as (R,) columns; gap_seconds is nan at turn 0."""
+    turns = np.asarray(turn)
+    gap = np.nan_to_num(np.asarray(gap_seconds, np.float64), nan=0.0)
     columns = [
-        np.ones(trace.num_requests),
-        sessions.turn == 0,
-        np.log1p(sessions.turn) * _LOG_SCALE,
-        np.log1p(trace.prompt_tokens) * _LOG_SCALE,
-        np.log1p(trace.output_tokens) * _LOG_SCALE,
-        (trace.flags & HAS_TOOLS) != 0,
-        (trace.flags & ENDED_FOR_TOOL) != 0,
-        sessions.agentic != 0,
+        np.ones(len(turns)),
+        turns == 0,
+        np.log1p(turns) * _LOG_SCALE,
+        np.log1p(prompt_tokens) * _LOG_SCALE,
+        np.log1p(output_tokens) * _LOG_SCALE,
+        has_tools,
+        ended_for_tool,
+        agentic,
         np.log1p(np.maximum(gap, 0.0)) * _LOG_SCALE,
     ]
     return np.stack([np.asarray(c, np.float64) for c in columns], axis=1)

@@ -1,24 +1,26 @@
-"""A predictor that `train_predictor` made: a logistic regression on figures and hashed words, fixed from then on."""
+"""A predictor that `train_predictor` made, fixed from then on: a logistic regression on figures and hashed words, or a
+network on hidden states."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
 from saecache_rl.errors import InputError
+from saecache_rl.predictor import stored
 from saecache_rl.predictor.base import Predictor
 from saecache_rl.predictor.features import FIGURES, WordColumns, figures
+from saecache_rl.predictor.network import KIND, Network
+from saecache_rl.predictor.vectors import Vectors
 from saecache_rl.workloads.sessions import Sessions
 from saecache_rl.workloads.trace import Trace
 
 Reals = npt.NDArray[np.float64]
-FORMAT = 1
-_REMEDY = "python -m saecache_rl.train_predictor +workload=W leaves one as predictor.npz in its run's folder"
 
 
 @dataclass(frozen=True)
@@ -41,49 +43,81 @@ class Weights:
 
     def save(self, path: Path, workload: str) -> None:
         """Write the weights, whole or not at all."""
-        header = json.dumps({"format": FORMAT, "figures": FIGURES, "workload": workload})
-        partial = path.with_name(path.name + ".partial")
-        with partial.open("wb") as file:
-            np.savez(file, header=np.array(header), figures=self.figures, words=self.words)
-        partial.replace(path)
+        header = {"figures": FIGURES, "workload": workload}
+        stored.write(path, header, {"figures": self.figures, "words": self.words})
 
     @staticmethod
-    def load(path: Path) -> Weights:
-        """Read what `save` wrote.
+    def of(header: dict[str, Any], arrays: stored.Arrays, path: Path, option: str) -> Weights:
+        """Take what `stored.read` found.
 
         Raises:
-            InputError: the file is absent, or no trained predictor of this version.
+            InputError: it is of other figures.
         """
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
-                header = json.loads(str(data["header"]))
-                weights = Weights(data["figures"].astype(np.float64), data["words"].astype(np.float64))
-        except FileNotFoundError:
-            raise InputError(f"predictor.path={path}: no such file; {_REMEDY}") from None
-        except Exception as error:  # numpy and zipfile raise a dozen types on damaged files
-            raise InputError(f"predictor.path={path}: no trained predictor ({str(error)[:80]}); {_REMEDY}") from None
-        good = header.get("format") == FORMAT and tuple(header.get("figures", ())) == FIGURES
+        if not {"figures", "words"} <= set(arrays):
+            raise stored.damaged(path, option)
+        weights = Weights(arrays["figures"].astype(np.float64), arrays["words"].astype(np.float64))
+        good = tuple(header.get("figures", ())) == FIGURES
         good = good and weights.figures.shape == (len(FIGURES),) and weights.words.ndim == 1
         if not good or not np.isfinite(weights.figures).all() or not np.isfinite(weights.words).all():
-            raise InputError(f"predictor.path={path}: made by another version, or damaged; train it again: {_REMEDY}")
+            raise stored.damaged(path, option)
         return weights
 
 
+def load(path: Path, option: str = "predictor.path") -> Weights | Network:
+    """Read a trained predictor, of whichever kind.
+
+    Args:
+        path: predictor.npz.
+        option: that names it, for messages.
+
+    Raises:
+        InputError: the file is absent, or no trained predictor of this version.
+    """
+    header, arrays = stored.read(path, option)
+    if header.get("kind") == KIND:
+        return Network.of(header, arrays, path, option)
+    return Weights.of(header, arrays, path, option)
+
+
 class Trained(Predictor):
-    """Predicts by weights from a file; it learns nothing more."""
+    """Predicts by what a file says; it learns nothing more."""
 
     name = "trained"
 
-    def __init__(self, path: str | None = None) -> None:
-        """Read the weights.
+    def __init__(self, path: str | None = None, vectors: str | None = None) -> None:
+        """Read the file.
+
+        Args:
+            path: predictor.npz.
+            vectors: vectors.npz, the hidden states of the requests that will be served; for a network alone, since a
+                simulation has no model.
 
         Raises:
-            InputError: there are none.
+            InputError: one of them is absent or not what it should be.
         """
         if path is None or not str(path).strip():
-            raise InputError(f"predictor.path={path}: missing; {_REMEDY}")
-        self.weights = Weights.load(Path(str(path)).expanduser())
+            raise InputError(f"predictor.path={path}: missing; {stored.REMEDY}")
+        self.trained = load(Path(str(path)).expanduser())
+        self.vectors: Vectors | None = None
+        if not isinstance(self.trained, Network):
+            if vectors is not None:
+                raise InputError(f"predictor.vectors={vectors}: {path} does not look at hidden states; leave it out")
+            return
+        if vectors is None:
+            raise InputError(
+                f"predictor.path={path}: looks at a model's hidden states, which a simulation does not compute; give "
+                "those of this workload: predictor.vectors=vectors.npz, left by train_predictor beside predictor.npz"
+            )
+        self.vectors = Vectors.load(Path(str(vectors)).expanduser(), "predictor.vectors")
+        self.vectors.check(self.trained)
 
     def continues(self, trace: Trace, sessions: Sessions) -> npt.NDArray[np.float64]:
-        """Return the probabilities; each rests on its own request and those before it."""
-        return self.weights.predict(trace, sessions)
+        """Return the probabilities; each rests on its own request and those before it.
+
+        Raises:
+            InputError: the trace lacks what is looked at.
+        """
+        if isinstance(self.trained, Network):
+            assert self.vectors is not None
+            return self.trained.predict(self.vectors.of_trace(trace))
+        return self.trained.predict(trace, sessions)

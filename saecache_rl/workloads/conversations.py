@@ -16,12 +16,13 @@ from saecache_rl.workloads.arrivals import Arrivals
 from saecache_rl.workloads.chat_template import NO_TOKENS, STYLES, ChatTemplate, Tokens, join
 from saecache_rl.workloads.messages import Dialogue, Message
 from saecache_rl.workloads.options import choice
+from saecache_rl.workloads.prompts import keeper
 from saecache_rl.workloads.records import BadRecordError, Malformed, find
 from saecache_rl.workloads.sources import TABLE_SUFFIXES, Record, Source, Text, open_sources, records_of
 from saecache_rl.workloads.token_sessions import Limits, TokenRequest, TokenSession, trace_of_sessions
 from saecache_rl.workloads.tokenizing import find_tokenizer
 from saecache_rl.workloads.trace import ENDED_FOR_TOOL, HAS_TOOLS, Trace
-from saecache_rl.workloads.words import hashed_words
+from saecache_rl.workloads.words import hashed_words, latest_text
 
 REASONING = ("dropped", "kept")
 
@@ -191,6 +192,7 @@ class Conversations(NamedTuple):
                     flags=HAS_TOOLS * tools | ENDED_FOR_TOOL * ended,
                     seconds=_seconds(dialogue, n),
                     words=hashed_words(messages[:at], message),
+                    text=latest_text(messages[:at]) if keeper() is not None else None,
                 )
             )
         return found

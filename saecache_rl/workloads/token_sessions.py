@@ -14,6 +14,7 @@ from saecache_rl.workloads.arrivals import Arrivals, Times
 from saecache_rl.workloads.assemble import GENERATED, RawRequests, assemble, ragged
 from saecache_rl.workloads.chat_template import Tokens
 from saecache_rl.workloads.options import COUNT, Bounds, choice, whole
+from saecache_rl.workloads.prompts import keeper, prompts_of
 from saecache_rl.workloads.token_blocks import blocks_of
 from saecache_rl.workloads.trace import ENDED_FOR_TOOL, Trace, completed_blocks
 
@@ -26,6 +27,7 @@ class TokenRequest(NamedTuple):
     known: tokens of the reply that are in `tokens`.
     seconds: nan where unknown.
     words: hashed words of what is new in it, None where the source has no text.
+    text: the latest text before the reply, None where there is none or nobody asks for it.
     """
 
     tokens: Tokens
@@ -35,6 +37,7 @@ class TokenRequest(NamedTuple):
     flags: int
     seconds: float
     words: npt.NDArray[np.uint32] | None = None
+    text: str | None = None
 
 
 class TokenSession(NamedTuple):
@@ -160,13 +163,20 @@ def trace_of_sessions(
         trace = replace(
             trace, words_start=ragged(np.array([len(w) for w in known], np.int64)), words=np.concatenate(known)
         )
+    kept = keeper()
+    if kept is not None:
+        asked = [(r.request.tokens.ids, r.request.prompt_tokens, r.request.text) for r in ordered]
+        kept.prompts = prompts_of([(ids, n, text) for ids, n, text in asked if text is not None])
+        if len(kept.prompts.texts) < len(asked):
+            kept.prompts = None
     trace.validate()
     return trace
 
 
 def _rows(requests: list[TokenRequest], session: int, block_size: int) -> list[_Row]:
-    """Make the blocks; what holds tokens is let go of."""
+    """Make the blocks; what holds tokens is let go of, unless somebody asks for prompts."""
     rows = []
+    nothing = Tokens(np.empty(0, np.int64), np.empty(0, np.uint8))
     before: Tokens | None = None
     for turn, request in enumerate(requests):
         if request.tokens is not before:
@@ -176,7 +186,7 @@ def _rows(requests: list[TokenRequest], session: int, block_size: int) -> list[_
         reply = int(completed_blocks(request.prompt_tokens, request.output_tokens, block_size))
         if request.known < request.output_tokens - 1:
             reply = 0  # a reply that is known in part completes blocks that nobody knows
-        kept = request._replace(tokens=Tokens(before.ids[:0], before.kinds[:0]))
+        kept = request if keeper() is not None else request._replace(tokens=nothing)
         named = -1 if session < 0 else turn
         of_request = slice(full + reply)
         rows.append(_Row(0.0, session, named, kept, raw[of_request].copy(), token_type[of_request].copy()))

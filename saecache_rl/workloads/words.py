@@ -21,10 +21,14 @@ def _hashes(text: str, namespace: str) -> list[int]:
     return [zlib.crc32(f"{namespace}{word}".encode("utf-8", "replace")) for word in found]
 
 
+def latest_text(before: Sequence[Message]) -> str:
+    """Return the end of the latest message's text."""
+    return before[-1].content[-LAST_CHARACTERS:] if before else ""
+
+
 def hashed_words(before: Sequence[Message], reply: Message) -> npt.NDArray[np.uint32]:
     """Return the different words of the latest message and of the reply, each hashed (CRC-32) in a space of its own.
 
     Both are known when the request is over.
     """
-    latest = before[-1].content if before else ""
-    return np.array(_hashes(latest, "asked ") + _hashes(reply.content, "replied "), np.uint32)
+    return np.array(_hashes(latest_text(before), "asked ") + _hashes(reply.content, "replied "), np.uint32)

@@ -1,15 +1,15 @@
 """The entry point `vllm.general_plugins`: puts an agent in charge of eviction in every vLLM engine of this process.
 
 Off unless SAECACHE_AGENT names an agent of conf/agent. SAECACHE_WINDOW is the number of requests between two of its
-decisions (100), SAECACHE_SEED its seed (0), SAECACHE_CHECKPOINT the file that keeps what it has learned (none). vLLM
-runs this in each of its processes, some of them more than once, so nothing else is imported before it is known to be
-wanted.
+decisions (100), SAECACHE_SEED its seed (0), SAECACHE_CHECKPOINT the file that keeps what it has learned (none),
+SAECACHE_PREDICTOR the file of a trained predictor: will a session go on? (none: no). vLLM runs this in each of its
+processes, some of them more than once, so nothing else is imported before it is known to be wanted.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,9 +17,10 @@ from saecache_rl.errors import InputError
 
 if TYPE_CHECKING:
     from saecache_rl.engines.vllm.labels import Template
-    from saecache_rl.engines.vllm.serving import Choice
+    from saecache_rl.engines.vllm.serving import Choice, Served
 
 AGENT, WINDOW, SEED, CHECKPOINT = "SAECACHE_AGENT", "SAECACHE_WINDOW", "SAECACHE_SEED", "SAECACHE_CHECKPOINT"
+PREDICTOR = "SAECACHE_PREDICTOR"
 
 #: vLLM's configuration of the scheduler that is being made.
 vllm_config: Any = None
@@ -37,6 +38,7 @@ def register() -> None:
 
     check_signatures()
     _settings(os.environ)
+    _predict_in_workers(os.environ.get(PREDICTOR))
     from vllm.v1.core.sched import async_scheduler, scheduler
 
     from saecache_rl.engines.vllm.manager import PolicyKVCacheManager
@@ -48,6 +50,20 @@ def register() -> None:
     scheduler.Scheduler = PolicyScheduler
     async_scheduler.AsyncScheduler = PolicyAsyncScheduler
     install()
+
+
+def _predict_in_workers(path: str | None) -> None:
+    """Let the workers run a predictor that looks at hidden states; one that does not runs with the scheduler."""
+    if not path:
+        return
+    from saecache_rl.engines.vllm.continuation import load_predictor
+    from saecache_rl.predictor.network import Network
+
+    found = load_predictor(path)
+    if isinstance(found, Network):
+        from saecache_rl.engines.vllm.hidden import install
+
+        install(found, path)
 
 
 class _Settings(NamedTuple):
@@ -93,7 +109,8 @@ def choice_of_environment(environment: Mapping[str, str] | None = None) -> Choic
     from saecache_rl.engines.vllm.agent_file import AgentFile
     from saecache_rl.engines.vllm.serving import Choice
 
-    settings = _settings(os.environ if environment is None else environment)
+    environment = os.environ if environment is None else environment
+    settings = _settings(environment)
     agent = make("agent", settings.agent)
     if agent.policy.oracle:
         raise InputError(f"{AGENT}={agent.name}: it needs later requests, which a live engine does not have")
@@ -103,7 +120,20 @@ def choice_of_environment(environment: Mapping[str, str] | None = None) -> Choic
     else:
         file = AgentFile(_of_this_engine(settings.checkpoint), agent)
         file.restore(settings.seed)
-    return Choice(agent=agent, window=settings.window, template=_template(), file=file)
+    predictor = _predictor(environment.get(PREDICTOR))
+    return Choice(agent=agent, window=settings.window, predictor=predictor, template=_template(), file=file)
+
+
+def _predictor(path: str | None) -> Callable[[Served], bool] | None:
+    if not path:
+        return None
+    from saecache_rl.engines.vllm.continuation import check_hidden_size, load_predictor, predictor_of
+    from saecache_rl.predictor.network import Network
+
+    found = load_predictor(path)
+    if isinstance(found, Network) and vllm_config is not None:
+        check_hidden_size(found, vllm_config.model_config, path)
+    return predictor_of(found)
 
 
 def _of_this_engine(path: Path) -> Path:

@@ -17,6 +17,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 
 from saecache_rl.engines.vllm import plugin  # noqa: E402
+from saecache_rl.engines.vllm.continuation import ATTRIBUTE  # noqa: E402
 from saecache_rl.engines.vllm.manager import PolicyKVCacheManager  # noqa: E402
 from saecache_rl.engines.vllm.metrics import attach, install  # noqa: E402
 from saecache_rl.engines.vllm.report import Report  # noqa: E402
@@ -75,6 +76,13 @@ class _WithPolicy:
         """See vLLM."""
         self.kv_cache_manager.close()
         super().shutdown()  # type: ignore[misc]
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """See vLLM; what the worker predicts arrives before the requests of the step can end."""
+        said = getattr(model_runner_output, ATTRIBUTE, None)
+        if said and self.kv_cache_manager.serving is not None:  # type: ignore[attr-defined]
+            self.kv_cache_manager.serving.predicted(said)  # type: ignore[attr-defined]
+        return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
 
 
 class PolicyScheduler(_WithPolicy, Scheduler):  # type: ignore[misc]

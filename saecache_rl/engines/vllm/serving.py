@@ -10,7 +10,7 @@ import logging
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ class Served:
     """One request, from its first blocks to its last.
 
     facts: what the cache reads. continues is set by the predictor, if any, before the blocks are given back.
+    continues: the probability that a predictor in the worker gave when the prompt was computed; None without one.
     """
 
     facts: RequestFacts
@@ -45,6 +46,7 @@ class Served:
     labels: Labels
     request_id: str
     prompt_token_ids: list[int] | None
+    continues: float | None = None
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,13 @@ class Serving:
     def pause(self, request: Any) -> Served | None:
         """The request gives its blocks back and will go on later; None if it never began."""
         return self.served.get(request.request_id)
+
+    def predicted(self, probabilities: Mapping[str, float]) -> None:
+        """A predictor in the worker says how likely sessions go on, by request; a resumed request keeps the first."""
+        for request_id, probability in probabilities.items():
+            served = self.served.get(request_id)
+            if served is not None and served.continues is None:
+                served.continues = probability
 
     def end(self, request: Any) -> Served | None:
         """The request is over and about to give its blocks back; None if it never began."""

@@ -58,6 +58,13 @@ EXPECTED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
             "skip_zeroing_group_ids",
         ),
     ),
+    (
+        "vllm.v1.core.sched.scheduler",
+        "Scheduler",
+        "update_from_output",
+        ("scheduler_output", "model_runner_output"),
+    ),
+    ("vllm.v1.worker.worker_base", "WorkerWrapperBase", "initialize_from_config", ("kv_cache_configs",)),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager", "free", ("request",)),
     ("vllm.v1.core.sched.scheduler", "Scheduler", "has_finished_requests", ()),
     ("vllm.v1.core.sched.scheduler", "Scheduler", "shutdown", ()),
