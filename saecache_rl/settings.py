@@ -19,6 +19,7 @@ from saecache_rl.errors import InputError, nearest
 
 CLOCKS = ("instant",)
 SESSIONS = ("lineage", "hint")
+FEATURES = ("request", "hidden")
 REWARDS = ("token_hit_ratio", "ttft")
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 
@@ -129,6 +130,9 @@ class TrainPredictorSettings(WorkloadSettings):
         test_share: part of the sessions, or of the time, that is held out.
         text_buckets: hashed features of the prompt's latest text; 0 for none.
         epochs, step, penalty: passes over the data, step and L2 penalty of the training.
+        features: request (figures and words of a request) or hidden (a model's hidden states of prompts as well).
+        model: the folder of that model.
+        network_step: AdamW's step, of the network on hidden states.
     """
 
     sessions: str = "auto"
@@ -139,6 +143,9 @@ class TrainPredictorSettings(WorkloadSettings):
     epochs: int = 30
     step: float = 0.05
     penalty: float = 1e-4
+    features: str = "request"
+    model: str | None = None
+    network_step: float = 1e-3
 
 
 Settings = TypeVar("Settings", bound=WorkloadSettings)
@@ -203,6 +210,11 @@ def _check_training(settings: TrainPredictorSettings) -> None:
         raise InputError(f"horizon_seconds={settings.horizon_seconds}: a positive number of seconds")
     if not 0 < settings.step < float("inf") or not 0 <= settings.penalty < float("inf"):
         raise InputError("step is a positive number, penalty one that is not negative")
+    choice("features", settings.features, FEATURES)
+    if not 0 < settings.network_step < float("inf"):
+        raise InputError(f"network_step={settings.network_step}: a positive number")
+    if settings.model is not None and settings.features != "hidden":
+        raise InputError(f"model={settings.model}: is used with features=hidden alone")
 
 
 def choice(option: str, value: object, known: tuple[str, ...]) -> None:

@@ -1,7 +1,7 @@
 """The prompts themselves, for what reads them before they are let go of: models that predictors learn from.
 
-A trace holds identities of blocks, no tokens. Within ``with keep_prompts() as kept``, loaders of texts leave those of the
-trace that they make in `kept.prompts`.
+A trace holds identities of blocks, no tokens. Within ``with keep_prompts() as kept``, loaders of texts leave those of
+the trace that they make in `kept.prompts`.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ class _WithPolicy:
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """See vLLM; what the worker predicts arrives before the requests of the step can end."""
         said = getattr(model_runner_output, ATTRIBUTE, None)
-        if said and self.kv_cache_manager.serving is not None:  # type: ignore[attr-defined]
-            self.kv_cache_manager.serving.predicted(said)  # type: ignore[attr-defined]
+        if said and self.kv_cache_manager.serving is not None:
+            self.kv_cache_manager.serving.predicted(said)
         return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.engines.vllm import plugin
-from saecache_rl.engines.vllm.continuation import PREDICTOR, ByFigures, ByHiddenState, check_hidden_size, load_predictor
+from saecache_rl.engines.vllm.continuation import ByFigures, ByHiddenState, check_hidden_size, load_predictor
 from saecache_rl.engines.vllm.model import Driven
+from saecache_rl.engines.vllm.plugin import PREDICTOR
 from saecache_rl.engines.vllm.serving import Choice, Served, Serving
 from saecache_rl.errors import InputError
 from saecache_rl.predictor.features import FIGURES
