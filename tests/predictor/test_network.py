@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from saecache_rl.engines.vllm.needs import INSTALL as VLLM
+from saecache_rl.engines.vllm.tiny_model import make_tiny_model
 from saecache_rl.errors import InputError
 from saecache_rl.predictor.fitting import score
 from saecache_rl.predictor.network import DROPOUT, EMBEDDING, WIDTHS, Network, Plan, train_network
 from saecache_rl.predictor.trained import Trained, load
 from saecache_rl.predictor.vectors import Vectors
 from saecache_rl.workloads.sessions import hint
+from tests.commands.support import QUIET, run, succeed
 from tests.support import tiny_trace
+from tests.workloads.samples import lines, said
 
 INSTALL = "needs torch: pip install 'saecache-rl[torch]'"
 
@@ -115,14 +120,21 @@ class TestTraining:
 
     def test_the_same_seed_gives_the_same_bits(self, torch: Any) -> None:
         vectors, labels, groups = examples()
-        before = torch.random.get_rng_state(), torch.get_num_threads()
-        first, again, other = (train_network(vectors, labels, groups, Plan(3, seed=s)) for s in (0, 0, 1))
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
+        made = []
+        for seed in (0, 0, 1):
+            torch.rand(1)  # whoever else draws changes nothing
+            state = torch.random.get_rng_state()
+            made.append(train_network(vectors, labels, groups, Plan(3, seed=seed)))
+            # Neither torch's own draws nor its threads are touched.
+            assert torch.equal(torch.random.get_rng_state(), state)
+            assert torch.get_num_threads() == 2
+        torch.set_num_threads(threads)
+        first, again, other = made
         for a, b in zip((*first.weights, *first.biases), (*again.weights, *again.biases), strict=True):
             assert a.tobytes() == b.tobytes()
         assert first.weights[0].tobytes() != other.weights[0].tobytes()
-        # Neither torch's own draws nor its threads are touched.
-        assert torch.equal(torch.random.get_rng_state(), before[0])
-        assert torch.get_num_threads() == before[1]
 
     def test_it_is_the_network_of_the_paper_as_torch_computes_it(self, torch: Any) -> None:
         vectors, labels, groups = examples()
@@ -149,3 +161,62 @@ class TestTraining:
         network = train_network(vectors, labels, groups, Plan(epochs=2), EMBEDDING)
         assert np.isfinite(network.predict(vectors)).all()
         assert network.sees == EMBEDDING
+
+
+@pytest.mark.live
+def test_the_command_on_a_models_hidden_states_and_a_run_with_its_result(tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason=f"needs vLLM: {VLLM}", exc_type=ImportError)
+    model = str(make_tiny_model(tmp_path / "model", hidden_size=64, layers=1))
+    talks = []
+    for n in range(90):
+        said_by_user = ["more"] * (n % 4) + ["thanks"]
+        talks.append(
+            {"conversation_id": n, "conversation": said(*(t for text in said_by_user for t in (text, "well")))}
+        )
+    (tmp_path / "talks.jsonl").write_text(lines(*talks), encoding="utf-8")
+    workload = [
+        "+workload=lmsys",
+        "workload.path=talks.jsonl",
+        "workload.arrivals=poisson",
+        "workload.session_rate=0.02",
+    ]
+    told = ["features=hidden", f"model={model}", "epochs=10"]
+    folder = succeed("train_predictor", [*workload, *told, "hydra.run.dir=made"], tmp_path)
+    scores = json.loads((folder / "scores.json").read_text())
+    assert scores["model"] == "model"
+    ours = scores["splits"]["by session"]["scores"]
+    assert list(ours)[:5] == ["base rate", "turn count", "request figures", "figures and words", "hidden states"]
+    assert ("embedding of the latest text" in ours) != ("embedding of the latest text" in scores["left_out"])
+    # The last word said decides, which the hidden state holds and the turn count does not.
+    assert ours["hidden states"]["log_loss"] < ours["turn count"]["log_loss"]
+    made = load(folder / "predictor.npz")
+    assert isinstance(made, Network)
+    assert made.inputs == 64
+    trained = ["predictor=trained", f"predictor.path={folder}/predictor.npz", f"predictor.vectors={folder}/vectors.npz"]
+    ran = succeed("train", [*workload, f"workload.tokenizer={model}", *trained, *QUIET, "hydra.run.dir=ran"], tmp_path)
+    assert json.loads((ran / "summary.json").read_text())["predictor"] == "trained"
+    code, _, error = run("train", [*workload, *trained, *QUIET], tmp_path)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "made for other requests" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["+workload=balanced", "features=hiden"], "features=hiden: unknown; did you mean 'hidden'"),
+        (
+            ["+workload=balanced", "features=hidden"],
+            "features=hidden needs the model that will be served: model=FOLDER",
+        ),
+        (["+workload=balanced", "features=hidden", "model=nowhere"], "model=nowhere: no config.json in it"),
+        (["+workload=balanced", "model=nowhere"], "model=nowhere: is used with features=hidden alone"),
+        (["+workload=balanced", "features=hidden", "model=m"], "balanced has no texts that a model could read"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, arguments: list[str], says: str) -> None:
+    (tmp_path / "m").mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / "m" / name).write_text("{}")
+    code, _, error = run("train_predictor", [*arguments, "workload.requests=50"], tmp_path)
+    assert (code, error.count("\n")) == (2, 1)
+    assert says in error
