@@ -9,7 +9,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch and vLLM warn of themselves when they are first imported
     from saecache_rl.engines.vllm import hidden
 
-NAME = "tests.engines.vllm.keeps_vectors.KeepsVectors"
 _seen: list[tuple[str, list[float]]] = []
 _own = hidden.prompt_ends
 

@@ -22,7 +22,7 @@ from saecache_rl.errors import InputError
 from saecache_rl.predictor.features import FIGURES
 from saecache_rl.predictor.network import EMBEDDING, Network, Plan, train_network
 from saecache_rl.predictor.trained import Weights
-from tests.engines.vllm import keeps_vectors, support
+from tests.engines.vllm import support
 
 pytestmark = pytest.mark.live
 
@@ -93,7 +93,7 @@ class Engine:
             max_model_len=1500,
             max_num_batched_tokens=CHUNK,
             max_num_seqs=4,
-            worker_extension_cls=keeps_vectors.NAME,
+            worker_extension_cls="tests.engines.vllm.keeps_vectors.KeepsVectors",
             disable_log_stats=True,
         )
 
