@@ -32,6 +32,8 @@ import torch  # noqa: E402
 from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput  # noqa: E402
 from vllm.v1.worker.worker_base import WorkerWrapperBase  # noqa: E402
 
+from saecache_rl.predictor.head import Head  # noqa: E402
+
 _MARK = "saecache_attached"
 
 
@@ -121,27 +123,6 @@ def prompt_ends(runner: Any, ends_of: _EndsOf) -> tuple[list[str], Any]:
     if hidden.device.type != "cpu":
         rows = rows.pin_memory().to(hidden.device, non_blocking=True)
     return ends.requests, hidden[rows]
-
-
-class Head:
-    """A network on the model's device."""
-
-    def __init__(self, network: Network, device: Any) -> None:
-        """Copy the layers there."""
-        self.layers = [
-            (torch.from_numpy(w.T.copy()).to(device), torch.from_numpy(b.copy()).to(device))
-            for w, b in zip(network.weights, network.biases, strict=True)
-        ]
-
-    def __call__(self, hidden: Any) -> Any:
-        """Return (n,) probabilities of (n, h) hidden states, on their device."""
-        with torch.inference_mode():
-            x = hidden.to(torch.float32)
-            for n, (weight, bias) in enumerate(self.layers):
-                x = torch.addmm(bias, x, weight)
-                if n < len(self.layers) - 1:
-                    x = x.relu_()
-            return torch.sigmoid(x[:, 1] - x[:, 0])
 
 
 class _Said(NamedTuple):
