@@ -6,8 +6,8 @@ Counted are, of the network, its pass over hidden states that are there already:
 they are looked at or not. Of the embedding model (all-MiniLM-L6-v2, as Learned Prefix Caching uses), tokens, embedding
 and the network, from the latest text of a request (its last 1,500 characters; the model reads 256 tokens of it). Texts
 are those of the requests of FILE, by default SAECACHE_DATA_DIR's; values of hidden states don't matter to the time, so
-they are drawn. One thread each, processor time, so that other work on the machine counts little; sides alternate; medians over the
-rounds, each of at least a second.
+they are drawn. One thread each, processor time, so that other work on the machine counts little; sides alternate;
+medians over the rounds, each of at least a second.
 The paper says 8.8 (arXiv 2605.18825), on a GPU. Needs the extras torch and embedding. The last line is JSON.
 """
 

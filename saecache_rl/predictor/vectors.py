@@ -63,6 +63,7 @@ class Vectors:
         if self.digest != trace.digest:
             raise InputError(
                 f"predictor.vectors: made for other requests than these of {trace.name}; give the same workload "
-                "options as train_predictor was given, workload.tokenizer= too, or run it again with these"
+                "options as train_predictor was given, workload.tokenizer= too, or run it again with these; a replay "
+                "on a live engine scales its requests, and takes none"
             )
         return self.rows

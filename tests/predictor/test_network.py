@@ -145,6 +145,14 @@ class TestTraining:
             x = torch.relu(x) if n < 2 else x
         assert network.predict(vectors) == pytest.approx(torch.softmax(x, 1)[:, 1].numpy(), abs=1e-5)
 
+    def test_on_torch_as_on_numpy(self, torch: Any) -> None:
+        from saecache_rl.predictor.head import Head
+
+        network = drawn(12)
+        x = np.random.default_rng(2).normal(size=(9, 12)).astype(np.float32)
+        assert Head(network, "cpu")(torch.from_numpy(x)).numpy() == pytest.approx(network.predict(x), abs=1e-5)
+        assert Head(network, "cpu")(torch.from_numpy(x).to(torch.bfloat16)).dtype == torch.float32
+
     def test_the_epoch_is_chosen_on_whole_sessions_held_out(self) -> None:
         """Noise can't be learned: what is kept is an early epoch, whose predictions stay near the base rate."""
         random = np.random.default_rng(0)
