@@ -123,6 +123,7 @@ class Engine:
 
 @pytest.fixture(scope="module", params=["here", "own process"])
 def engine(request: pytest.FixtureRequest, network: Path) -> Iterator[Engine]:
+    import torch
     from vllm import plugins
     from vllm.v1.core.sched import async_scheduler, scheduler
 
@@ -137,6 +138,7 @@ def engine(request: pytest.FixtureRequest, network: Path) -> Iterator[Engine]:
         root = str(Path(__file__).parents[3])
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])))
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0" if here else "1")
+        patch.setattr(torch, "set_num_threads", torch.set_num_threads)  # which vLLM's worker disables
         patch.setattr(plugins, "plugins_loaded", True)  # registered here, so that it is undone below
         plugin.register()
         made = Engine()
