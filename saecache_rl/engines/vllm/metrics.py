@@ -33,6 +33,8 @@ from vllm.v1.metrics.stats import SchedulerStats  # noqa: E402
 
 CARRIER = "num_kv_fetch_reqs_by_stage"
 PREFIX = "saecache_"
+#: What is named in the place of a policy that is left out: vLLM's own order.
+VLLM = "vllm"
 
 
 def attach(stats: SchedulerStats, report: str) -> None:
@@ -72,7 +74,6 @@ class PolicyMetrics(AggregateStatLoggerBase):  # type: ignore[misc]
         self._unreferenced = gauge(
             "unreferenced_blocks", "Cached blocks that no running request has, by queue.", "queue"
         )
-        self._rules: dict[str, tuple[str, str]] = {}
         self._failed = False
 
     def record(self, scheduler_stats: SchedulerStats | None, *args: Any, engine_idx: int = 0, **kwargs: Any) -> None:
@@ -88,13 +89,11 @@ class PolicyMetrics(AggregateStatLoggerBase):  # type: ignore[misc]
             self._failed = True
 
     def _show(self, report: dict[str, Any], engine: str) -> None:
-        rules = (report["agent"], report["policy"])
-        before = self._rules.get(engine, rules)
-        if before != rules:
-            self._info.labels(self._model, engine, *before).set(0)
-        self._rules[engine] = rules
-        self._info.labels(self._model, engine, *rules).set(1)
-        for name, value in report["parameters"].items():
+        agent, in_force = report["agent"], bool(report["in_force"])
+        self._info.labels(self._model, engine, agent, report["policy"]).set(in_force)
+        if not in_force:
+            self._info.labels(self._model, engine, agent, VLLM).set(1)
+        for name, value in report.get("parameters", {}).items():
             self._parameter.labels(self._model, engine, name).set(value)
         for name, value in report["unreferenced"].items():
             self._unreferenced.labels(self._model, engine, name).set(value)

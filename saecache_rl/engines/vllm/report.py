@@ -9,12 +9,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from saecache_rl.cache.params import PolicyParams
 from saecache_rl.engines.vllm.hints import NAMES as HINT_NAMES
 from saecache_rl.engines.vllm.serving import Serving
 from saecache_rl.vocabulary import QUEUE_NAMES, TOKEN_TYPE_NAMES
-
-#: Name of the policy in force where ours is left out: vLLM's own order.
-VLLM = "vllm"
 
 
 class Counted(NamedTuple):
@@ -51,34 +49,36 @@ class Report:
         self._serving, self._in_force = serving, in_force
         self._seen: tuple[Any, ...] | None = None
         self._told: _Counts = {}
+        self._params: PolicyParams | None = None
 
     def take(self) -> str | None:
-        """What is new, for `metrics.read`; None if nothing is. The first names every label that is known, with 0."""
-        serving = self._serving
-        seen = (*serving.progress(), self._in_force())
+        """What is new, for `metrics.attach`; None if nothing is. The first names every label that is known, with 0."""
+        seen = (*self._serving.progress(), self._in_force())
         if seen == self._seen:
             return None
         first, self._seen = self._seen is None, seen
+        serving, params = self._serving, self._serving.live.params
         now = self._counts()
-        added = {
-            name: {
-                label: count - self._told.get(name, {}).get(label, 0)
-                for label, count in counts.items()
-                if first or count != self._told.get(name, {}).get(label, 0)
-            }
-            for name, counts in now.items()
+        report: dict[str, Any] = {
+            "agent": serving.choice.agent.name,
+            "policy": serving.policy.name,
+            "in_force": seen[-1],
+            "unreferenced": dict(zip(QUEUE_NAMES, serving.live.held().tolist(), strict=True)),
+            "added": {name: counts for name in now if (counts := self._added(now, name, first))},
         }
+        if params is not self._params:
+            self._params = params
+            report["parameters"] = params.as_dict()
         self._told = now
-        choice = serving.choice
-        return json.dumps(
-            {
-                "agent": choice.agent.name,
-                "policy": serving.policy.name if seen[-1] else VLLM,
-                "parameters": serving.live.params.as_dict(),
-                "unreferenced": dict(zip(QUEUE_NAMES, serving.live.held().tolist(), strict=True)),
-                "added": {name: counts for name, counts in added.items() if counts},
-            }
-        )
+        return json.dumps(report)
+
+    def _added(self, now: _Counts, name: str, first: bool) -> dict[str, int]:
+        counts, told = now[name], self._told.get(name, {})
+        if counts == told and not first:
+            return {}
+        return {
+            label: count - told.get(label, 0) for label, count in counts.items() if first or count != told.get(label, 0)
+        }
 
     def _counts(self) -> _Counts:
         totals, counts = self._serving.live.totals(), self._serving.counts
