@@ -34,7 +34,8 @@ def taught(name: str = "saecache") -> Any:
     stats = WindowStats.empty()
     for number in range(3):
         live.begin_window(agent.act(stats))
-        live.access(RequestFacts(number=number, prompt_tokens=33, prompt=np.arange(2) + 2 * number), [])
+        prompt, types = np.arange(2) + 2 * number, np.zeros(2, np.uint8)
+        live.access(RequestFacts(number=number, prompt_tokens=33, prompt=prompt, types=types), [])
         stats = live.end_window()
         agent.observe(stats, 0.5)
     return agent
