@@ -126,7 +126,8 @@ def _check_key(key: str, config: DictConfig) -> None:
             place = ".".join(parts[:i])
             known = list(_keys(config))
             siblings = [k for k in known if k.startswith(f"{place}.")] if place else known
-            hint = (nearest(key, siblings) or nearest(key, known)).removesuffix("?")
+            inner = next((f"; did you mean '{k}'" for k in known if k.endswith(f".{key}")), "")
+            hint = (nearest(key, siblings) or inner or nearest(key, known)).removesuffix("?")
             have = ""
             if place and isinstance(node, DictConfig):
                 have = f"; {place} has: {', '.join(sorted(k for k in map(str, node) if not k.startswith('_')))}"
