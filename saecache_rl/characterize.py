@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from saecache_rl import runs
 from saecache_rl.characterization.figures import draw, panels
 from saecache_rl.characterization.findings import findings
 from saecache_rl.characterization.measured import Measured, measure
 from saecache_rl.characterization.page import write_page
 from saecache_rl.characterization.plain import as_dict
-from saecache_rl.cli import command
-from saecache_rl.settings import CharacterizeSettings, write
+from saecache_rl.commands import runs
+from saecache_rl.commands.cli import command
+from saecache_rl.commands.settings import CharacterizeSettings, write
 from saecache_rl.tracking.terminal import percent, print_table
 from saecache_rl.vocabulary import TOKEN_TYPE_NAMES
 

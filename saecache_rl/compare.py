@@ -26,15 +26,15 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from saecache_rl import compare_report, overrides, runs
-from saecache_rl.cli import PartialFailureError, command
-from saecache_rl.compare_jobs import Entry, Job, Preparation, Prepared, measure, prepare
+from saecache_rl.commands import compare_report, overrides, runs
+from saecache_rl.commands.cli import PartialFailureError, command
+from saecache_rl.commands.compare_jobs import Entry, Job, Preparation, Prepared, measure, prepare
+from saecache_rl.commands.settings import CompareSettings, refuse_used, write
+from saecache_rl.commands.workers import Workers, cores
 from saecache_rl.engines.vllm.live_settings import is_live
 from saecache_rl.errors import InputError, nearest
-from saecache_rl.settings import CompareSettings, refuse_used, write
 from saecache_rl.tracking.terminal import print_table, progress
 from saecache_rl.tracking.weights_and_biases import sinks
-from saecache_rl.workers import Workers, cores
 
 JOURNAL = "journal.jsonl"
 _VARIABLE = ("agent", "predictor", "window", "reward")

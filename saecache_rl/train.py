@@ -16,17 +16,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from saecache_rl import checkpoint, live_runs, runs
+from saecache_rl import checkpoint
 from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.cache.policies.optimum import Optimum
-from saecache_rl.cli import command
+from saecache_rl.commands import live_runs, runs
+from saecache_rl.commands.cli import command
+from saecache_rl.commands.interrupts import HeldInterrupts
+from saecache_rl.commands.settings import TrainSettings, write
 from saecache_rl.engines.capacity import ceiling
 from saecache_rl.engines.stats import WindowStats
 from saecache_rl.engines.vllm.live_settings import is_live
 from saecache_rl.envs.tuning import PrefixCacheTuningEnv
 from saecache_rl.errors import InputError
-from saecache_rl.interrupts import HeldInterrupts
-from saecache_rl.settings import TrainSettings, write
 from saecache_rl.tracking.plots import Course, plot_run
 from saecache_rl.tracking.sinks import LocalSink, RunInfo
 from saecache_rl.tracking.terminal import percent, print_table, progress

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from saecache_rl import runs
 from saecache_rl.characterization.measured import sessions_of
-from saecache_rl.cli import command
+from saecache_rl.commands import runs
+from saecache_rl.commands.cli import command
+from saecache_rl.commands.settings import TrainPredictorSettings, write
 from saecache_rl.errors import InputError
 from saecache_rl.predictor.fitting import Recipe, Scores, Split, by_session, by_time, score, train, turn_count
 from saecache_rl.predictor.models import CausalModel, EmbeddingModel, Floats, check_model
 from saecache_rl.predictor.network import HIDDEN, Plan, train_network
 from saecache_rl.predictor.vectors import Vectors
-from saecache_rl.settings import TrainPredictorSettings, write
 from saecache_rl.tracking.terminal import print_table
 from saecache_rl.workloads.prompts import Prompts, keep_prompts
 from saecache_rl.workloads.sessions import Sessions

@@ -10,15 +10,31 @@ import os
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from saecache_rl.settings import WandbSettings
 from saecache_rl.tracking.sinks import RunInfo, Sink
 
 _HOST = "api.wandb.ai"
 _SECONDS_TO_CONNECT = 10
 _SECONDS_TO_UPLOAD = 30
+
+
+@dataclass
+class WandbSettings:
+    """Weights & Biases.
+
+    Attributes:
+        mode: auto (online where WANDB_API_KEY or a login is found, else offline), online, offline, disabled.
+        project, entity: where the run goes.
+        tags: labels of the run.
+    """
+
+    mode: str = "auto"
+    project: str = "saecache-rl"
+    entity: str | None = None
+    tags: list[str] = field(default_factory=list)
 
 
 def resolve_mode(mode: str) -> str:

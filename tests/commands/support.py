@@ -12,8 +12,8 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 import saecache_rl
-from saecache_rl import settings
-from saecache_rl.settings import TrainSettings
+from saecache_rl.commands import settings
+from saecache_rl.commands.settings import TrainSettings
 
 CHECKOUT = Path(saecache_rl.__file__).parent.parent
 SMALL = ["+workload=balanced", "workload.requests=300"]

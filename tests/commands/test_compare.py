@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from saecache_rl import runs
+from saecache_rl.commands import runs
 from tests.commands.support import QUIET, SMALL, finish, run, start, succeed, train_settings
 from tests.commands.test_train import SUMMARY_KEYS, wait_for_lines
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from saecache_rl.compare_report import Comparison, Estimate, Row
-from saecache_rl.runs import Summary, gap_closed
+from saecache_rl.commands.compare_report import Comparison, Estimate, Row
+from saecache_rl.commands.runs import Summary, gap_closed
 
 
 def row(agent: str, point: int, ratio: float, lru: float, optimum: float, seed: int = 0) -> Row:

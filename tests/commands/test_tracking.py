@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from saecache_rl.settings import WandbSettings
 from saecache_rl.tracking.sinks import LocalSink, RunInfo
-from saecache_rl.tracking.weights_and_biases import flatten, resolve_mode, sinks
+from saecache_rl.tracking.weights_and_biases import WandbSettings, flatten, resolve_mode, sinks
 from tests.commands.support import SMALL, environment, run
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from saecache_rl import runs, train
+from saecache_rl import train
+from saecache_rl.commands import runs
 from tests.commands.support import CHECKOUT, QUIET, SMALL, finish, run, start, succeed, train_settings, without_times
 
 SUMMARY_KEYS = [

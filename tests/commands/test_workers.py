@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from saecache_rl.workers import Workers
+from saecache_rl.commands.workers import Workers
 
 
 class UnreadableError(Exception):
@@ -105,7 +105,7 @@ def test_an_error_of_the_caller_ends_the_workers_though_its_traceback_is_kept() 
 SCRIPT = """
 import sys
 from tests.commands.test_workers import work
-from saecache_rl.workers import Workers
+from saecache_rl.commands.workers import Workers
 if __name__ == "__main__":
     with Workers(int(sys.argv[1])) as workers:
         print([end.result for end in workers.run(work, ["a", "b"])])

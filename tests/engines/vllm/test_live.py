@@ -360,7 +360,8 @@ def test_a_killed_trainer_leaves_no_engine(closed: None) -> None:
 def test_train(closed: None, tmp_path: Path, process: str, reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import json
 
-    from saecache_rl import live_runs, train
+    from saecache_rl import train
+    from saecache_rl.commands import live_runs
     from tests.commands.support import train_settings
 
     settings = train_settings("agent=saecache")

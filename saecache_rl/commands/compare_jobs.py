@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from saecache_rl import live_runs, runs
 from saecache_rl.cache.policies.lru import LRU
+from saecache_rl.commands import live_runs, runs
 from saecache_rl.engines.stats import WindowStats
 from saecache_rl.engines.vllm.live_settings import is_live
 from saecache_rl.errors import InputError

@@ -16,7 +16,7 @@ from saecache_rl.workloads.trace import Trace
 
 if TYPE_CHECKING:
     from saecache_rl.agents import Agent
-    from saecache_rl.runs import Measured
+    from saecache_rl.commands.runs import Measured
 
 Node = Mapping[str, Any]
 
@@ -78,7 +78,7 @@ class Reference:
 
     def measured(self, agent: Agent, predictor: Any) -> Measured:
         """As the run of an agent, the one of `agent=lru`."""
-        from saecache_rl.runs import Measured
+        from saecache_rl.commands.runs import Measured
 
         return Measured.of(self.engine, agent, predictor, 0, float(self.engine.served_seconds))
 

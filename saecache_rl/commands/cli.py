@@ -24,9 +24,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from saecache_rl import overrides, settings
+from saecache_rl.commands import overrides, settings
+from saecache_rl.commands.settings import Settings
 from saecache_rl.errors import InputError
-from saecache_rl.settings import Settings
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 CONFIG_MODULE = "saecache_rl.conf"

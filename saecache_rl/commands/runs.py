@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 from hydra.errors import InstantiationException
 
-from saecache_rl import live_runs
 from saecache_rl.agents import Agent
 from saecache_rl.cache.policy import Policy
+from saecache_rl.commands import live_runs
+from saecache_rl.commands.settings import whole_number_of_blocks
 from saecache_rl.engines.capacity import auto_capacity, ceiling, smallest_capacity, sweep_capacities
 from saecache_rl.engines.simulator import Simulator
 from saecache_rl.engines.stats import WindowStats
 from saecache_rl.errors import InputError, nearest
-from saecache_rl.settings import whole_number_of_blocks
 from saecache_rl.vocabulary import QUEUE_NAMES, TOKEN_TYPE_NAMES
 from saecache_rl.workloads.sessions import Sessions
 from saecache_rl.workloads.trace import Trace

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.stats
 
-from saecache_rl.runs import Summary
+from saecache_rl.commands.runs import Summary
 from saecache_rl.tracking.plots import Curve, plot_comparison
 from saecache_rl.tracking.sinks import RunInfo, Sink
 

@@ -16,28 +16,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from saecache_rl.errors import InputError, nearest
+from saecache_rl.tracking.weights_and_biases import WandbSettings
 
 CLOCKS = ("instant",)
 SESSIONS = ("lineage", "hint")
 FEATURES = ("request", "hidden")
 REWARDS = ("token_hit_ratio", "ttft")
 WANDB_MODES = ("auto", "online", "offline", "disabled")
-
-
-@dataclass
-class WandbSettings:
-    """Weights & Biases.
-
-    Attributes:
-        mode: auto (online where WANDB_API_KEY or a login is found, else offline), online, offline, disabled.
-        project, entity: where the run goes.
-        tags: labels of the run.
-    """
-
-    mode: str = "auto"
-    project: str = "saecache-rl"
-    entity: str | None = None
-    tags: list[str] = field(default_factory=list)
 
 
 @dataclass
