@@ -98,6 +98,9 @@ class Policy:
     uses_predictor: ClassVar[bool] = False
     #: True: leaves only, so that resident blocks are whole prefixes.
     closed: ClassVar[bool] = True
+    #: True where `cache.reals` is what the policy itself has learned of the traffic, fit for any pool: it outlives the
+    #: blocks when the pool is emptied, and a server keeps it over a restart.
+    learns: ClassVar[bool] = False
     #: Remembered evictions, as a multiple of the number of blocks.
     ghosts: ClassVar[float] = 0.0
 

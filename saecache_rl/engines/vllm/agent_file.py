@@ -12,12 +12,19 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from saecache_rl import checkpoint
 from saecache_rl.cache.params import PolicyParams
+from saecache_rl.cache.policy import Policy
 from saecache_rl.engines.vllm.serving import logger
 from saecache_rl.errors import InputError
+
+if TYPE_CHECKING:
+    from saecache_rl.engines.vllm.core import LiveCache
 
 #: Part of the time that goes into saving at most; the engine waits for it. A file takes 4 to 9 ms on a local disk.
 SHARE = 0.01
@@ -37,6 +44,11 @@ def check_path(text: str) -> Path:
     return path
 
 
+def _nothing_learned(policy: Policy) -> npt.NDArray[np.float64]:
+    start, _ = policy.state(1)
+    return start if policy.learns else start[:0]
+
+
 class AgentFile:
     """Restores an agent from a file, and saves it there."""
 
@@ -44,8 +56,10 @@ class AgentFile:
         """For `agent`, of which are used: name, policy, reset, state_dict, load_state_dict."""
         self.path, self._agent, self._clock = path, agent, clock
         self._params: PolicyParams | None = None  # not saved yet
+        self._learned: npt.NDArray[np.float64] = _nothing_learned(agent.policy)
         self._next = float("-inf")
         self._usable = True
+        self._cache: LiveCache | None = None
 
     def restore(self, seed: int) -> bool:
         """Put the agent where the file has it; if there is no file, or none that can be used, begin from `seed`."""
@@ -55,26 +69,35 @@ class AgentFile:
             logger.info("saecache_rl: no %s yet; agent %s starts from its defaults", self.path, agent.name)
             return False
         try:
-            agent.load_state_dict(self._load())
+            state, learned = self._load()
+            agent.load_state_dict(state)
         except Exception as error:  # whatever a file of someone else's makes of it
             agent.reset(seed)
             reason = " ".join(str(error).split())
             self._put_aside(reason if str(self.path) in reason else f"{self.path}: {reason}")
             return False
+        self._learned = learned
         logger.info("saecache_rl: agent %s goes on from %s", agent.name, self.path)
         return True
 
-    def _load(self) -> dict[str, Any]:
+    def attach(self, cache: LiveCache) -> None:
+        """Teach `cache` what its policy had learned, and keep from now on what it learns."""
+        cache.teach(self._learned)
+        self._cache = cache
+
+    def _load(self) -> tuple[dict[str, Any], npt.NDArray[np.float64]]:
         saved = checkpoint.load(self.path, remedy=f"agent {self._agent.name} starts from its defaults")
-        if saved.keys() != {"agent", "policy", "parameters", "state"}:
+        if saved.keys() != {"agent", "policy", "parameters", "state", "learned"}:
             raise InputError(f"{self.path}: a checkpoint, but not one of an agent of a server")
         theirs, ours = (saved["agent"], saved["policy"]), (self._agent.name, self._agent.policy.name)
         if theirs != ours:
             raise InputError(
                 f"{self.path}: of agent {theirs[0]} with policy {theirs[1]}, not of {ours[0]} with {ours[1]}"
             )
-        state: dict[str, Any] = saved["state"]
-        return state
+        learned = np.asarray(saved["learned"], np.float64)
+        if learned.shape != self._learned.shape or not np.isfinite(learned).all():
+            raise InputError(f"{self.path}: what policy {ours[1]} had learned is of another version, or not finite")
+        return saved["state"], learned
 
     def _put_aside(self, reason: str) -> None:
         number, aside = 1, self.path.with_name(f"{self.path.name}.unusable")
@@ -126,5 +149,6 @@ class AgentFile:
                 "policy": agent.policy.name,
                 "parameters": params.as_dict(),
                 "state": agent.state_dict(),
+                "learned": self._learned if self._cache is None else self._cache.learned,
             },
         )

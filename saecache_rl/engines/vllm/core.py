@@ -221,9 +221,10 @@ class LiveCache:
 
     def reset(self, order: list[int]) -> None:
         """No block has a hash or a reference any more; `order` is vLLM's queue of free ones."""
-        pool, evicted = self.cache.pool[0].copy(), self.cache.evicted
+        pool, evicted, learned = self.cache.pool[0].copy(), self.cache.evicted, self.learned
         self._make()
         self.cache.evicted[:] = evicted
+        self.teach(learned)
         for name in ("now", "access", "release", "version", "evictions", "sampled", "random", "deepest"):
             self.cache.pool[name] = pool[name]
         self.cache.pool["version"] += 1
@@ -247,6 +248,16 @@ class LiveCache:
         lost: npt.NDArray[np.int32] = (np.flatnonzero((hashed != 0) & ~known) + 1).astype(np.int32)
         repair.set_free(self._handle, _ids(b for b in order if not known[b - 1]))
         return lost
+
+    @property
+    def learned(self) -> npt.NDArray[np.float64]:
+        """What the policy itself has learned (`Policy.learns`); empty if it does not."""
+        reals: npt.NDArray[np.float64] = self.cache.reals
+        return reals if self.policy.learns else reals[:0]
+
+    def teach(self, learned: npt.NDArray[np.float64]) -> None:
+        """Go on from what another cache of the same policy has `learned`."""
+        self.learned[:] = learned
 
     # -- windows
 

@@ -89,6 +89,8 @@ class Serving:
         self.choice = choice
         self.policy: Policy = choice.agent.policy
         self.live = LiveCache(self.policy, num_blocks, block_size, choice.clock)
+        if choice.file is not None:
+            choice.file.attach(self.live)
         self.sessions = LiveSessions(num_blocks)
         self.block_size = block_size
         self.served: dict[str, Served] = {}

@@ -73,6 +73,40 @@ def test_without_a_file_it_starts_from_its_defaults(tmp_path: Path, log: pytest.
     assert not list(tmp_path.iterdir())
 
 
+def test_what_the_policy_itself_has_learned_outlives_the_cache(tmp_path: Path) -> None:
+    path = tmp_path / "agent.npz"
+    agent = make("agent", "adaptive")
+    agent.reset(0)
+    serving = Serving(Choice(agent, 1, file=AgentFile(path, agent)), 8, 16)
+    start = serving.live.learned.copy()
+    serving.live.learned[:] += np.arange(len(start)) / len(start)
+    learned = serving.live.learned.copy()
+    assert np.shares_memory(serving.live.learned, serving.live.cache.reals)
+    serving.live.reset(list(range(1, 9)))
+    assert np.array_equal(serving.live.learned, learned)
+    serving.after_end()
+    again = make("agent", "adaptive")
+    file = AgentFile(path, again)
+    assert file.restore(0)
+    other = Serving(Choice(again, 1, file=file), 32, 16)
+    assert np.array_equal(other.live.cache.reals, learned)
+    assert not np.array_equal(start, learned)
+
+
+@pytest.mark.parametrize("spoil", [lambda learned: learned[1:], lambda learned: learned * np.nan])
+def test_what_another_version_has_learned_is_refused(spoil: Any, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "agent.npz"
+    saved(path, "adaptive")
+    state = checkpoint.load(path)
+    checkpoint.save(path, state | {"learned": spoil(state["learned"])})
+    agent = make("agent", "adaptive")
+    file = AgentFile(path, agent)
+    assert not file.restore(0)
+    assert "of another version, or not finite" in log.records[-1].getMessage()
+    serving = Serving(Choice(agent, 1, file=file), 8, 16)
+    assert np.array_equal(serving.live.learned, agent.policy.state(8)[0])
+
+
 def damage(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
 

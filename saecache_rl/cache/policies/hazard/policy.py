@@ -124,6 +124,7 @@ class Hazard(Policy):
     """
 
     name = "hazard"
+    learns = True
     guarded: ClassVar[bool] = False
     #: True where it is told of the future, through `cache.future`; see `oracle`.
     foresight: ClassVar[bool] = False
