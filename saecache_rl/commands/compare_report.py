@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,15 +11,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.stats
 
 from saecache_rl.commands.runs import Summary
+from saecache_rl.commands.standings import CONFIDENCE, Estimate, Standing
 from saecache_rl.tracking.plots import Curve, plot_comparison
 from saecache_rl.tracking.sinks import RunInfo, Sink
 
 #: Capacities that the table shows; of more, it shows some from the smallest to the largest.
 _SHOWN_POINTS = 6
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -29,64 +27,6 @@ class Row:
 
     point: int
     summary: Summary
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds, with a bootstrapped interval where there are at least two."""
-
-    mean: float
-    low: float | None = None
-    high: float | None = None
-
-    @staticmethod
-    def of(values: Sequence[float]) -> Estimate | None:
-        """The estimate from one value a seed; None without values."""
-        if not values:
-            return None
-        mean = float(np.mean(values))
-        if len(values) < 2:
-            return Estimate(mean)
-        if min(values) == max(values):
-            return Estimate(mean, mean, mean)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # two seeds make a coarse interval, which the table shows
-            result = scipy.stats.bootstrap(
-                (np.asarray(values, np.float64),),
-                np.mean,
-                confidence_level=CONFIDENCE,
-                method="percentile",
-                rng=np.random.default_rng(0),
-            )
-        return Estimate(mean, float(result.confidence_interval.low), float(result.confidence_interval.high))
-
-    def text(self, scale: float = 1.0, digits: int = 3) -> str:
-        """``0.412 [0.398, 0.431]``."""
-        mean = f"{scale * self.mean:.{digits}f}"
-        if self.low is None or self.high is None:
-            return mean
-        return f"{mean} [{scale * self.low:.{digits}f}, {scale * self.high:.{digits}f}]"
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How an agent stands over all capacities.
-
-    Attributes:
-        agent: its name.
-        oracle: it sees ahead.
-        gap_closed: sum over capacities of (policy - LRU), over that of (optimum - LRU); None where the optimum is LRU.
-        mean_gap_closed: mean over capacities of the ratios.
-        worst_points: the smallest of policy - LRU over capacities (and seeds), in points of token hit ratio.
-        hit_ratio: at each capacity.
-    """
-
-    agent: str
-    oracle: bool
-    gap_closed: Estimate | None
-    mean_gap_closed: Estimate | None
-    worst_points: float
-    hit_ratio: tuple[Estimate | None, ...]
 
 
 @dataclass(frozen=True)
@@ -133,9 +73,10 @@ class Comparison:
         """Write the table in Markdown, with its caption."""
         columns, rows = self._table()
         lines = [f"# {self.title}", ""] if self.frame else ["# Nothing to compare: every run failed", ""]
-        lines += [f"| {' | '.join(columns)} |", f"| {' | '.join(['---', *['---:'] * (len(columns) - 1)])} |"]
-        lines += [f"| {' | '.join(row)} |" for row in rows]
-        lines += ["", self._caption(), ""]
+        lines += [*_markdown(columns, rows), "", self._caption(), ""]
+        if len(self._seeds) > 1:
+            lines += ["## Gap closed, seed by seed; in brackets the worst difference to LRU in points", ""]
+            lines += [*_markdown(*self._seed_table()), ""]
         path.write_text("\n".join(lines), encoding="utf-8")
 
     def terminal_table(self) -> tuple[str, list[str], list[list[str]]]:
@@ -222,6 +163,11 @@ class Comparison:
             gap_closed=Estimate.of(sums),
             mean_gap_closed=Estimate.of(means),
             worst_points=100 * min(row.summary.token_hit_ratio - row.summary.reference["lru"] for row in rows),
+            outcomes=(
+                sum(row.summary.token_hit_ratio > row.summary.reference["lru"] for row in rows),
+                sum(row.summary.token_hit_ratio == row.summary.reference["lru"] for row in rows),
+                sum(row.summary.token_hit_ratio < row.summary.reference["lru"] for row in rows),
+            ),
             hit_ratio=tuple(
                 Estimate.of([row.summary.token_hit_ratio for row in rows if row.point == point])
                 for point in self._points
@@ -260,6 +206,7 @@ class Comparison:
             "gap closed",
             "mean of ratios",
             "worst vs LRU, points",
+            "above, equal, below LRU",
             *(f"hit % at {self.capacities[i]}" for i in places),
         ]
         rows = []
@@ -267,11 +214,26 @@ class Comparison:
             row = [standing.agent + (" (oracle)" if standing.oracle else "")]
             row += [e.text() if e is not None else "-" for e in (standing.gap_closed, standing.mean_gap_closed)]
             row.append(f"{standing.worst_points:+.2f}")
+            row.append(", ".join(str(count) for count in standing.outcomes))
             for i in places:
                 estimate = standing.hit_ratio[i]
                 row.append(estimate.text(100, 2) if estimate is not None else "-")
             rows.append(row)
         return columns, rows
+
+    def _seed_table(self) -> tuple[list[str], list[list[str]]]:
+        rows = []
+        for name in (standing.agent for standing in self.standings):
+            row = [name]
+            for seed in self._seeds:
+                if not any(r.summary.seed == seed for r in self._of(name)):
+                    row.append("-")
+                    continue
+                own = self._standing(name, seed)
+                gap = "-" if own.gap_closed is None else own.gap_closed.text()
+                row.append(f"{gap} ({own.worst_points:+.2f})")
+            rows.append(row)
+        return ["agent", *(f"seed {seed}" for seed in self._seeds)], rows
 
     def _caption(self) -> str:
         if not self.frame:
@@ -291,7 +253,13 @@ class Comparison:
         return (
             "Gap closed: the sum over capacities of (policy - LRU) over the sum of (optimum - LRU), of token hit "
             "ratios on the same requests; beside it the mean of the ratios at each capacity. Worst: the least policy "
-            f"- LRU at any capacity and seed. Capacity: {capacities}, in blocks of {one.block_size} tokens. Ceiling "
+            "- LRU at any capacity and seed; beside it at how many capacities and seeds the policy has more, as many, "
+            f"fewer hit tokens than LRU. Capacity: {capacities}, in blocks of {one.block_size} tokens. Ceiling "
             f"(infinite cache): {ceiling:.2f} %. Sessions by {one.sessions}. An oracle sees requests to come; the "
             f"optimum is the exact bound in hit blocks.{spread}"
         )
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    head = [f"| {' | '.join(columns)} |", f"| {' | '.join(['---', *['---:'] * (len(columns) - 1)])} |"]
+    return [*head, *(f"| {' | '.join(row)} |" for row in rows)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saecache_rl.cache.policies.hazard import learner
-from saecache_rl.cache.policies.hazard.features import FORESIGHT
+from saecache_rl.cache.policies.hazard.features import FORESIGHT, GAP, GAP_BEFORE, SINCE, log_seconds_level
 from saecache_rl.cache.policies.hazard.index import KINDS, WIDTHS, make_curve
 from saecache_rl.cache.policies.hazard.layout import BINS, GHOSTS, GROUPS, IN_LRU, IN_SHADOW, LISTED, State, view
 from saecache_rl.cache.policies.hazard.oracle import SIGHTS, SeeingHazard
@@ -33,6 +34,8 @@ POLICIES: list[Hazard] = [
     Hazard(model="table"),
     Hazard(index="forever"),
 ]
+#: A guard that changes the order at once.
+EAGER = {"guard.margin": 1e-6, "guard.loss": 1e-6, "guard.doubt": 0.0, "guard.window": 100.0}
 NAMES = ["hazard", "adaptive", "twelve", "class_table", "forever"]
 
 
@@ -111,12 +114,12 @@ class Scan(NaivePool):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
 @settings(max_examples=80, deadline=None)
-@given(trace=traces(), extra=st.integers(0, 8), margin=st.sampled_from([1e-6, 0.1]))
-def test_victims_equal_a_scan_of_all_candidates(policy: Hazard, trace: Trace, extra: int, margin: float) -> None:
+@given(trace=traces(), extra=st.integers(0, 8), eager=st.booleans())
+def test_victims_equal_a_scan_of_all_candidates(policy: Hazard, trace: Trace, extra: int, eager: bool) -> None:
     simulator = Simulator(trace, policy, int(trace.request_blocks.max()) + extra)
     params = policy.space().start()
     if policy.guarded:
-        params = params.replace({"guard.margin": margin, "guard.window": 100.0})
+        params = params.replace(EAGER if eager else {"guard.window": 100.0})
     naive = Scan(trace, simulator.sessions, policy.name, simulator.num_blocks, {})
     for request in range(trace.num_requests):
         naive.look(simulator)
@@ -355,21 +358,83 @@ def test_where_every_block_is_a_leaf(num_blocks: int) -> None:
     assert hits["adaptive"] > 0.95 * hits["lru"]
 
 
-def test_the_shadows_hit_what_their_policies_hit() -> None:
+@pytest.mark.parametrize("by_hazard", [True, False], ids=["the pool follows the index", "its shadow does"])
+def test_the_index_and_the_shadow_of_lru_hit_what_they_hit_alone(by_hazard: bool) -> None:
     trace = tiny_trace(seed=7, requests=400).without_generated()
     num_blocks = int(trace.request_blocks.max()) * 4
     policy = GuardedHazard()
-    params = policy.space().start().replace({"guard.window": 1e5, "guard.margin": 0.1})
+    stay = {"guard.window": 1e5, "guard.margin": 0.1, "guard.doubt": 4.0, "guard.loss": 0.1}
+    params = policy.space().start().replace(stay)
     simulator = Simulator(trace, policy, num_blocks)
+    head = state_of(simulator).head[0]
+    head["by_hazard"], head["falls"] = by_hazard, 1e9
     simulator.serve(trace.num_requests, params)
     alone = {}
     for other in (Hazard(), LRU()):
         run = Simulator(trace, other, num_blocks)
         run.serve(trace.num_requests)
         alone[other.name] = int(run.hit_blocks.sum())
+    assert head["switches"] == 0
     assert alone["hazard"] != alone["lru"]
-    advantage = float(state_of(simulator).head[0]["advantage"])
-    assert advantage == pytest.approx(alone["hazard"] - alone["lru"], rel=0.05, abs=5)
+    assert simulator.hit_blocks.sum() == alone["hazard" if by_hazard else "lru"]
+    assert float(head["advantage"]) == pytest.approx(alone["hazard"] - alone["lru"], rel=0.05, abs=5)
+
+
+def test_the_guard_goes_over_to_lru_and_back_and_its_shadow_begins_as_the_pool() -> None:
+    trace = tiny_trace(seed=11, requests=400)
+    policy = GuardedHazard()
+    params = policy.space().start().replace(EAGER)
+    simulator = Simulator(trace, policy, int(trace.request_blocks.max()) * 3)
+    orders = []
+    for _ in range(trace.num_requests):
+        before = set(simulator.cache.blocks["identity"].tolist())
+        simulator.serve(1, params)
+        check_state(simulator)
+        state = state_of(simulator)
+        orders.append(bool(state.head[0]["by_hazard"]))
+        shadow = state.entries["fingerprint"][state.entries["flags"] & IN_SHADOW != 0]
+        if orders[-1]:
+            assert len(shadow) == 0
+        elif len(orders) == 1 or orders[-2]:
+            pool = set(simulator.cache.blocks["identity"].tolist())
+            assert len(set(shadow.tolist()) & before & pool) >= len(before & pool) - 1
+    changes = sum(a != b for a, b in itertools.pairwise(orders))
+    assert orders[0]
+    assert changes == state_of(simulator).head[0]["switches"] >= 2
+
+
+def test_an_index_that_is_wrong_for_good_costs_little() -> None:
+    """Hazards that can't be unlearned and rise with age, so that what was used last goes first; LRU would hit most."""
+    trace = chain_trace([(i * 1.0, i // 300 * 100 + i % 30, 4) for i in range(12_000)])
+    hits = {}
+    for policy in (LRU(), Hazard(), GuardedHazard()):
+        simulator = Simulator(trace, policy, 160)
+        if policy.name != "lru":
+            reals = simulator.cache.reals
+            reals[learner.BASE : learner.BASE_SQUARES] = np.linspace(-9.0, 6.0, GROUPS)
+            reals[learner.BASE_SQUARES : learner.SEEN] = 1e18
+            reals[learner.SEEN : learner.WEIGHTS] = 1e9
+            reals[learner.WEIGHTS :].reshape(-1, learner.ROW)[:, learner.SQUARES :] = 1e18
+        simulator.serve(trace.num_requests)
+        hits[policy.name] = int(simulator.hit_blocks.sum())
+    asked = int(trace.matchable_blocks.sum())
+    assert hits["hazard"] < hits["lru"] - 0.2 * asked
+    assert hits["adaptive"] > hits["lru"] - 0.01 * asked
+
+
+def test_a_lineage_carries_its_gaps_and_its_age() -> None:
+    times = [0.0, 3.0, 23.0, 223.0]
+    trace = chain_trace([(at, 0, 4 + i) for i, at in enumerate(times)])
+    simulator = Simulator(trace, Hazard(), 64)
+    simulator.serve(trace.num_requests)
+    state = state_of(simulator)
+    # The last segment of each request, whose blocks this lineage alone has had.
+    last = [max(np.flatnonzero(state.segments["time"] == at)) for at in times[1:]]
+    gaps = [1 + log_seconds_level(math.log(gap)) for gap in (3.0, 20.0, 200.0)]
+    assert state.levels[last, GAP].tolist() == gaps
+    assert state.levels[last, GAP_BEFORE].tolist() == [1, *gaps[:2]]
+    ages = [1 + log_seconds_level(math.log(age)) for age in times[1:]]
+    assert state.levels[last, SINCE].tolist() == ages
 
 
 @pytest.mark.parametrize("sees", SIGHTS)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from saecache_rl.commands.compare_report import Comparison, Estimate, Row
+from saecache_rl.commands.compare_report import Comparison, Row
 from saecache_rl.commands.runs import Summary, gap_closed
+from saecache_rl.commands.standings import Estimate
 
 
 def row(agent: str, point: int, ratio: float, lru: float, optimum: float, seed: int = 0) -> Row:
@@ -67,6 +68,7 @@ def test_gap_closed_is_the_ratio_of_sums_and_the_mean_of_ratios_stands_beside_it
     assert mine.gap_closed.mean == pytest.approx((0.1 - 0.03) / (0.2 + 0.3))
     assert mine.mean_gap_closed.mean == pytest.approx((0.1 / 0.2 - 0.03 / 0.3) / 2)
     assert mine.worst_points == pytest.approx(-3.0)
+    assert [s.outcomes for s in (optimum, lru, mine)] == [(2, 0, 0), (0, 2, 0), (1, 0, 1)]
     assert (optimum.oracle, lru.oracle, mine.oracle) == (True, False, False)
     assert optimum.gap_closed == Estimate(1.0)
     assert lru.gap_closed == Estimate(0.0)
@@ -111,6 +113,8 @@ def test_files(tmp_path: Path) -> None:
         "sum over capacities",
         "bootstrap",
         "hit % at 1,000",
+        "| agent | seed 0 | seed 1 |",
+        "| mine | 0.140 (-3.00) | 0.180 (-2.00) |",
     ):
         assert part in table
     assert (tmp_path / "hit_ratio.png").read_bytes().startswith(b"\x89PNG")

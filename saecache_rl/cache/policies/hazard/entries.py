@@ -24,6 +24,8 @@ from saecache_rl.cache.policies.hazard.layout import (
 from saecache_rl.compiled import kernel
 
 INT = types.int64
+#: Of the list by last access: it, its recent part, the shadow LRU.
+PARTS = LISTED | IN_LRU | RECENTLY
 
 
 @kernel(inline="always")
@@ -127,51 +129,94 @@ def recall(state, fingerprint, deeper):  # type: ignore[no-untyped-def]
     return e
 
 
+@kernel(types.void(STATE, INT, INT, INT, INT), forceinline=True)
+def take_out(state, first, last, count, parts):  # type: ignore[no-untyped-def]
+    """Take the entries from `first` to `last`, all of the same parts, out of the list, and so out of the shadow LRU."""
+    head = state.head[0]
+    newer, older = np.int64(state.entries[first].newer), np.int64(state.entries[last].older)
+    # A part of the list begins with the newest, so that its last, if it is among these, is the last of them.
+    if parts & IN_LRU:
+        head.lru_held -= count
+        if head.lru_last == last:
+            head.lru_last = newer
+    if parts & RECENTLY:
+        head.recent -= count
+        if head.recent_last == last:
+            head.recent_last = newer
+    if newer >= 0:
+        state.entries[newer].older = older
+    else:
+        head.newest = older
+    if older >= 0:
+        state.entries[older].newer = newer
+    else:
+        head.oldest = newer
+    head.listed -= count
+
+
 @kernel(types.void(STATE, INT), forceinline=True)
 def unlist(state, e):  # type: ignore[no-untyped-def]
-    """Take an entry out of the list, and so out of the shadow LRU."""
-    head = state.head[0]
-    entry = state.entries[e]
-    if entry.flags & IN_LRU:
-        head.lru_held -= 1
-        if head.lru_last == e:
-            head.lru_last = entry.newer
-    if entry.flags & RECENTLY:
-        head.recent -= 1
-        if head.recent_last == e:
-            head.recent_last = entry.newer
-    if entry.newer >= 0:
-        state.entries[entry.newer].older = entry.older
-    else:
-        head.newest = entry.older
-    if entry.older >= 0:
-        state.entries[entry.older].newer = entry.newer
-    else:
-        head.oldest = entry.newer
-    entry.flags &= 255 - LISTED - IN_LRU - RECENTLY
-    head.listed -= 1
+    """Take one entry out of the list."""
+    parts = np.int64(state.entries[e].flags & PARTS)
+    state.entries[e].flags &= 255 - PARTS
+    take_out(state, e, e, 1, parts)
 
 
 @kernel(types.void(STATE, INT), forceinline=True)
-def enlist(state, e):  # type: ignore[no-untyped-def]
-    """Put an entry at the recent end of the list, and so into the shadow LRU."""
+def unlist_chain(state, size):  # type: ignore[no-untyped-def]
+    """Take those of ``state.chain[:size]`` that are listed out of the list.
+
+    What was listed together stands together, and is taken out at once.
+    """
+    entries = state.entries
+    first = 0
+    while first < size:
+        e = np.int64(state.chain[first])
+        if e < 0 or entries[e].flags & LISTED == 0:
+            first += 1
+            continue
+        parts = entries[e].flags & PARTS
+        entries[e].flags &= 255 - PARTS
+        last, end = e, first + 1
+        while end < size:
+            below = np.int64(state.chain[end])
+            if below < 0 or entries[last].older != below or entries[below].flags & PARTS != parts:
+                break
+            entries[below].flags &= 255 - PARTS
+            last = below
+            end += 1
+        take_out(state, e, last, end - first, parts)
+        first = end
+
+
+@kernel(types.void(STATE, INT), forceinline=True)
+def enlist_chain(state, size):  # type: ignore[no-untyped-def]
+    """Put ``state.chain[:size]`` at the recent end of the list, and so into the shadow LRU.
+
+    The deepest is the least recent, so that what is forgotten first leaves whole prefixes known.
+    """
     head = state.head[0]
-    entry = state.entries[e]
-    entry.newer = -1
-    entry.older = head.newest
-    if head.newest >= 0:
-        state.entries[head.newest].newer = e
-    else:
-        head.oldest = e
-    head.newest = e
-    head.listed += 1
-    head.lru_held += 1
+    entries = state.entries
+    last = np.int64(state.chain[size - 1])
+    older = head.newest
+    if older < 0:
+        head.oldest = last
     if head.lru_last < 0:
-        head.lru_last = e
-    head.recent += 1
+        head.lru_last = last
     if head.recent_last < 0:
-        head.recent_last = e
-    entry.flags |= LISTED | IN_LRU | RECENTLY
+        head.recent_last = last
+    for i in range(size - 1, -1, -1):
+        e = np.int64(state.chain[i])
+        entries[e].older = older
+        entries[e].flags |= PARTS
+        if older >= 0:
+            entries[older].newer = e
+        older = e
+    entries[older].newer = -1
+    head.newest = older
+    head.listed += size
+    head.lru_held += size
+    head.recent += size
 
 
 @kernel(types.void(STATE, INT), forceinline=True)
@@ -210,14 +255,12 @@ def trim(state, num_blocks):  # type: ignore[no-untyped-def]
         forget_if_gone(state, e)
 
 
-@kernel(types.void(STATE, INT), forceinline=True)
-def drop_curve(state, e):  # type: ignore[no-untyped-def]
-    """Let go of an entry's index curve; the last holder gives it back."""
-    curve = state.entries[e].curve
+@kernel(types.void(STATE, INT, INT), forceinline=True)
+def drop_curve(state, curve, times):  # type: ignore[no-untyped-def]
+    """So many entries let go of an index curve; the last gives it back. -1: no curve."""
     if curve < 0:
         return
-    state.entries[e].curve = -1
-    state.holders[curve] -= 1
+    state.holders[curve] -= times
     if state.holders[curve] == 0:
         state.curve_free[state.head[0].free_curves] = curve
         state.head[0].free_curves += 1
@@ -228,5 +271,6 @@ def drop_if_unheld(state, e):  # type: ignore[no-untyped-def]
     """After an entry has left the pool or the shadow: let go of what only a resident block needs."""
     entry = state.entries[e]
     if entry.copies == 0 and entry.flags & IN_SHADOW == 0:
-        drop_curve(state, e)
+        drop_curve(state, np.int64(entry.curve), 1)
+        entry.curve = -1
         forget_if_gone(state, e)

@@ -34,12 +34,13 @@ GAP = 14  # seconds since the request before of its lineage
 MEAN_GAP = 15
 GAP_BEFORE = 16
 OUTPUT = 17  # tokens
+SINCE = 18  # seconds since its lineage began
 # And of the block again:
-GENERATED = 18  # made by decoding
-FORESIGHT = 19  # what an oracle adds, 0: nothing
+GENERATED = 19  # made by decoding
+FORESIGHT = 20  # what an oracle adds, 0: nothing
 
 #: Values of each level.
-SIZES = (6, 13, 12, 12, 4, 13, 13, 13, 7, 9, 15, 14, 14, 8, 13, 13, 13, 14, 2, 64)
+SIZES = (6, 13, 12, 12, 4, 13, 13, 13, 7, 9, 15, 14, 14, 8, 13, 13, 13, 14, 13, 2, 64)
 #: Features: a level, or two whose values are crossed.
 FEATURES: dict[str, tuple[int, int]] = {
     "lineages": (LINEAGES, -1),
@@ -64,6 +65,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "turn_new": (TURN, NEW),
     "finish_gap": (FINISH, GAP),
     "turn_gap": (TURN, GAP),
+    "since": (SINCE, -1),
     "generated": (GENERATED, -1),
     "foresight": (FORESIGHT, -1),
 }

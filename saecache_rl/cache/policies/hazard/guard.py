@@ -1,10 +1,13 @@
-"""The guard: two shadow directories, of LRU and of this policy, and the order in force taken from what they hit.
+"""The guard: the order in force is the index's, or LRU's where the index has hit less.
 
-The shadow LRU is the recent part of the list of known blocks (`entries`). The shadow of this policy keeps its own
-leaves, scores and evicts as the pool would. Both are metadata alone. With D the decayed hits of the shadow less those
-of LRU, B the decayed blocks asked for, and Q the decayed squares of D's steps, the policy starts as LRU, goes over to
-the hazards' order when D > margin B + doubt sqrt(Q), and back when D < -(margin B + doubt sqrt(Q)). D's steps are whole
-chains, so that a lead of a few of them says little.
+The shadow LRU is the recent part of the list of known blocks (`entries`). With the index in force the pool itself is
+compared with it; with LRU in force a shadow of the index is: a directory that begins as the pool was, keeps its own
+leaves, scores and evicts as the pool would. Both are metadata alone.
+
+Decayed over a window: D, the hits of the index less those of the shadow LRU; B, the blocks asked for; Q, the squares of
+D's steps; G, the part of D that came while the index was in force; F, the changes to LRU. The policy starts with the
+index, goes over to LRU when D < 0 and G < -loss B, and back when D > margin B + doubt F sqrt(Q). D's steps are whole
+chains, so that a lead of a few of them says little; and F makes it harder to come back the oftener that went wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import numpy as np
 from numba import types
 
 from saecache_rl.cache.heap import push, remove
-from saecache_rl.cache.layout import CACHE, INT
+from saecache_rl.cache.layout import CACHE, INT, SLOTS
 from saecache_rl.cache.policies.hazard.entries import drop_if_unheld
 from saecache_rl.cache.policies.hazard.layout import BY_HAZARD, BY_RELEASE, IN_LRU, IN_SHADOW, STATE
 from saecache_rl.cache.policies.hazard.leaves import (
@@ -31,7 +34,7 @@ from saecache_rl.cache.victims import EXACT_LIMIT
 from saecache_rl.compiled import kernel
 
 # Places in `cache.params`, behind the learner's.
-WINDOW, MARGIN, DOUBT = 3, 4, 5
+WINDOW, MARGIN, DOUBT, LOSS = 3, 4, 5, 6
 
 
 @kernel(INT(STATE, INT, INT), forceinline=True)
@@ -43,12 +46,22 @@ def leading(state, size, flag):  # type: ignore[no-untyped-def]
     return hits
 
 
+@kernel(INT(CACHE, STATE, SLOTS, INT), forceinline=True)
+def held_before(cache, state, chain, size):  # type: ignore[no-untyped-def]
+    """Length of the leading run of ``chain[:size]`` that the pool held when its request came."""
+    hits = 0
+    while hits < size:
+        block = cache.blocks[chain[hits]]
+        # Inserted for this request, unless there was an older copy.
+        if block.count <= 1 and cache.first[block.identity] == chain[hits]:
+            break
+        hits += 1
+    return hits
+
+
 @kernel(types.void(CACHE, STATE, INT))
-def _switch(cache, state, cls):  # type: ignore[no-untyped-def]
+def _order_pool(cache, state, cls):  # type: ignore[no-untyped-def]
     """Give every block of the pool the class of the order that is in force from now on."""
-    head = state.head[0]
-    head.by_hazard = 1 if cls == BY_HAZARD else 0
-    head.switches += 1
     cache.pool[0].version += 1
     for slot in range(len(cache.blocks)):
         block = cache.blocks[slot]
@@ -64,20 +77,74 @@ def _switch(cache, state, cls):  # type: ignore[no-untyped-def]
             push(cache.blocks, cache.heaps, cache.arena, slot)
 
 
-@kernel(types.void(CACHE, STATE, INT))
-def judge(cache, state, prompt):  # type: ignore[no-untyped-def]
-    """Count what the shadows hit of a request's ``prompt`` blocks, and choose the order in force."""
+@kernel(types.void(CACHE, STATE))
+def _begin_shadow(cache, state):  # type: ignore[no-untyped-def]
+    """Let the shadow hold what the pool holds of requests that are over."""
+    head = state.head[0]
+    entries = state.entries
+    for slot in range(len(cache.blocks)):
+        e = np.int64(state.slots[slot].entry)
+        if e < 0 or cache.blocks[slot].identity < 0 or entries[e].flags & IN_SHADOW:
+            continue
+        entries[e].flags |= IN_SHADOW
+        entries[e].children = 0
+        head.shadow_held += 1
+    for slot in range(len(cache.blocks)):
+        e = np.int64(state.slots[slot].entry)
+        if e < 0 or cache.first[cache.blocks[slot].identity] != slot:
+            continue
+        parent = np.int64(cache.parent[cache.blocks[slot].identity])
+        entries[e].parent = -1
+        if parent >= 0 and cache.first[parent] >= 0:
+            above = np.int64(state.slots[cache.first[parent]].entry)
+            if above >= 0:
+                entries[e].parent = above
+                entries[above].children += 1
+    head.floors_until = -1.0
+    for slot in range(len(cache.blocks)):
+        e = np.int64(state.slots[slot].entry)
+        if e >= 0 and entries[e].flags & IN_SHADOW and entries[e].children == 0 and entries[e].leaf < 0:
+            add_leaf(state, e)
+
+
+@kernel(types.void(STATE))
+def _end_shadow(state):  # type: ignore[no-untyped-def]
+    """Let the shadow hold nothing."""
+    head = state.head[0]
+    for place in range(head.leaves):
+        state.entries[state.leaves[place]].leaf = -1
+    head.leaves = 0
+    head.shadow_held = 0
+    for e in range(len(state.entries)):
+        if state.entries[e].fingerprint >= 0 and state.entries[e].flags & IN_SHADOW:
+            state.entries[e].flags &= 255 - IN_SHADOW
+            drop_if_unheld(state, e)
+
+
+@kernel(types.void(CACHE, STATE, SLOTS, INT))
+def judge(cache, state, chain, prompt):  # type: ignore[no-untyped-def]
+    """Count what the index and the shadow LRU hit of a request's ``prompt`` blocks, and choose the order in force."""
     head = state.head[0]
     kept = 1.0 - 1.0 / cache.params[WINDOW]
-    gained = leading(state, prompt, IN_SHADOW) - leading(state, prompt, IN_LRU)
+    hits = held_before(cache, state, chain, prompt) if head.by_hazard == 1 else leading(state, prompt, IN_SHADOW)
+    gained = hits - leading(state, prompt, IN_LRU)
     head.advantage = kept * head.advantage + gained
+    head.given = kept * head.given + (gained if head.by_hazard == 1 else 0)
     head.asked = kept * head.asked + prompt
     head.noise = kept * head.noise + gained * gained
-    enough = cache.params[MARGIN] * head.asked + cache.params[DOUBT] * np.sqrt(head.noise)
-    if head.by_hazard == 0 and head.advantage > enough:
-        _switch(cache, state, BY_HAZARD)
-    elif head.by_hazard == 1 and head.advantage < -enough:
-        _switch(cache, state, BY_RELEASE)
+    head.falls *= kept
+    if head.by_hazard == 1:
+        if head.advantage < 0.0 and head.given < -cache.params[LOSS] * head.asked:
+            head.by_hazard = 0
+            head.switches += 1
+            head.falls += 1.0
+            _begin_shadow(cache, state)
+            _order_pool(cache, state, BY_RELEASE)
+    elif head.advantage > cache.params[MARGIN] * head.asked + cache.params[DOUBT] * head.falls * np.sqrt(head.noise):
+        head.by_hazard = 1
+        head.switches += 1
+        _end_shadow(state)
+        _order_pool(cache, state, BY_HAZARD)
 
 
 @kernel(INT(STATE, INT, INT), forceinline=True)

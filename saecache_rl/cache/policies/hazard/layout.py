@@ -24,7 +24,9 @@ GROUPS = 18
 #: Classes of candidates; the second only with a guard.
 BY_HAZARD, BY_RELEASE = 0, 1
 #: Features of a segment as categories; `features` names them.
-LEVELS = 20
+LEVELS = 21
+#: A bit a feature.
+FEATURES_AT_MOST = 64
 #: Blocks in the list by last access, as a multiple of the number of blocks: all of the recent part of it, and of the
 #: rest only those in which a segment ends.
 GHOSTS = 10
@@ -66,7 +68,7 @@ SEGMENT = np.dtype(
         ("entry", "i4"),  # entry of its deepest block
         ("length", "i4"),  # blocks of the request's prompt
         ("weight", "f4"),  # in learning
-        ("gap", "f4"),  # seconds since the lineage's request before; nan: none
+        ("since", "f4"),  # seconds since the lineage began
         ("log_gap", "f4"),  # exponential average of ln gap along the lineage; nan: none
         ("turn", "u2"),
         ("used", "u1"),  # group of ages in which it was used again, or one of the codes below
@@ -103,6 +105,8 @@ HEAD = np.dtype(
         ("advantage", "f8"),  # decayed hits of the shadow less those of the shadow LRU, D in the docs
         ("asked", "f8"),  # decayed blocks asked for, B
         ("noise", "f8"),  # decayed squares of the steps of D, Q
+        ("given", "f8"),  # decayed hits more than the shadow LRU's while the index was in force, G
+        ("falls", "f8"),  # decayed number of changes to LRU, F
         ("by_hazard", "i8"),  # 1: the order in force is the hazards'; 0: LRU's
         ("switches", "i8"),
         ("model", "i8"),  # which options are set; see `policy`
@@ -132,8 +136,9 @@ class State(NamedTuple):
     holders: Any  # (K,) int32, entries that hold the curve
     curve_free: Any  # (K,) int32, a stack
     chain: Any  # (N,) int32, entries of the request that is being released
-    ids: Any  # (64,) int32, features of one segment
+    ids: Any  # (FEATURES_AT_MOST,) int32, features of one segment
     hazard: Any  # (GROUPS + 2 BINS,) float64, of one segment, and room to make its curve
+    room: Any  # (4 x FEATURES_AT_MOST,) float64, for the learner
     leaves: Any  # (N,) int32, the shadow's leaves: a heap of entries by floor
     scores: Any  # (N,) float64, their floors
 
@@ -161,6 +166,7 @@ _KINDS: dict[str, tuple[np.dtype[Any], int, Any]] = {
     "chain": (np.dtype("i4"), 0, INTS),
     "ids": (np.dtype("i4"), 0, INTS),
     "hazard": (np.dtype("f8"), 0, REALS),
+    "room": (np.dtype("f8"), 0, REALS),
     "leaves": (np.dtype("i4"), 0, INTS),
     "scores": (np.dtype("f8"), 0, REALS),
 }
@@ -190,8 +196,9 @@ def state_at(cache):  # type: ignore[no-untyped-def]
         _ints(at + w[20], w[21]),
         _ints(at + w[22], w[23]),
         _reals(at + w[24], w[25]),
-        _ints(at + w[26], w[27]),
-        _reals(at + w[28], w[29]),
+        _reals(at + w[26], w[27]),
+        _ints(at + w[28], w[29]),
+        _reals(at + w[30], w[31]),
     )
 
 
@@ -224,8 +231,9 @@ def allocate(num_blocks: int, guarded: bool) -> npt.NDArray[np.int64]:
         "holders": curves,
         "curve_free": curves,
         "chain": num_blocks,
-        "ids": 64,
+        "ids": FEATURES_AT_MOST,
         "hazard": GROUPS + 2 * BINS,
+        "room": 4 * FEATURES_AT_MOST,
         "leaves": num_blocks if guarded else 0,
         "scores": num_blocks if guarded else 0,
     }

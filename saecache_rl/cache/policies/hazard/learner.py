@@ -62,41 +62,56 @@ def sigmoid(z):  # type: ignore[no-untyped-def]
     return 1.0 / (1.0 + math.exp(-min(max(z, -LIMIT), LIMIT)))
 
 
-@kernel(types.void(REALS, REALS, INTS, types.int64, types.int64, types.float64, types.float64))
-def learn_additive(reals, params, ids, count, g, y, weight):  # type: ignore[no-untyped-def]
-    """One example: used in group g (y = 1) or not (0)."""
+@kernel(types.void(REALS, REALS, types.float64, types.float64, types.float64), forceinline=True, error_model="numpy")
+def step(weights, squares, size, slope, shrink):  # type: ignore[no-untyped-def]
+    """AdaGrad's step of `size` for each of the weights of one example; a loop that the compiler makes vectors of."""
+    for k in range(len(weights)):
+        gradient = slope + shrink * weights[k]
+        square = squares[k] + gradient * gradient
+        squares[k] = square
+        weights[k] -= size * gradient / math.sqrt(square)
+
+
+@kernel(types.void(REALS, REALS, INTS, types.int64, REALS, types.int64, types.float64, types.float64))
+def learn_additive(reals, params, ids, count, room, g, y, weight):  # type: ignore[no-untyped-def]
+    """One example: used in group g (y = 1) or not (0). `room` is for 4 numbers a feature."""
     u = 1 + REGION[g]
     z = reals[BASE + g]
+    v, u_of = room[:count], room[count : 2 * count]
+    v_squares, u_squares = room[2 * count : 3 * count], room[3 * count : 4 * count]
     for k in range(count):
         row = WEIGHTS + ids[k] * ROW
-        z += reals[row] + reals[row + u]
+        v[k] = reals[row]
+        u_of[k] = reals[row + u]
+        v_squares[k] = reals[row + SQUARES]
+        u_squares[k] = reals[row + SQUARES + u]
+        z += v[k] + u_of[k]
     slope = weight * (sigmoid(z) - y)
     at = reals[BASE + g]
     reals[BASE_SQUARES + g] += slope * slope
     reals[BASE + g] = at - params[STEP_BASE] * slope / math.sqrt(reals[BASE_SQUARES + g])
     reals[SEEN + g] += weight
-    step_v = params[STEP_FEATURE]
-    step_u = params[STEP_REGION]
+    step(v, v_squares, params[STEP_FEATURE], slope, SHRINK * weight)
+    step(u_of, u_squares, params[STEP_REGION], slope, SHRINK * weight)
     for k in range(count):
         row = WEIGHTS + ids[k] * ROW
-        gradient = slope + SHRINK * weight * reals[row]
-        reals[row + SQUARES] += gradient * gradient
-        reals[row] -= step_v * gradient / math.sqrt(reals[row + SQUARES])
-        gradient = slope + SHRINK * weight * reals[row + u]
-        reals[row + SQUARES + u] += gradient * gradient
-        reals[row + u] -= step_u * gradient / math.sqrt(reals[row + SQUARES + u])
+        reals[row] = v[k]
+        reals[row + u] = u_of[k]
+        reals[row + SQUARES] = v_squares[k]
+        reals[row + SQUARES + u] = u_squares[k]
 
 
 @kernel(types.void(REALS, INTS, types.int64, REALS))
 def predict_additive(reals, ids, count, hazard):  # type: ignore[no-untyped-def]
-    """Write P(used in g | not before) for each group to `hazard`."""
-    for g in range(GROUPS):
-        hazard[g] = 0.0
+    """Write P(used in g | not before) for each group to ``hazard[:GROUPS]``; what is behind is room."""
+    regions = hazard[GROUPS : GROUPS + REGIONS]
+    for region in range(REGIONS):
+        regions[region] = 0.0
     for k in range(count):
         row = WEIGHTS + ids[k] * ROW
         v = reals[row]
-        for g in range(GROUPS):
-            hazard[g] += v + reals[row + 1 + REGION[g]]
+        for region in range(REGIONS):
+            regions[region] += v + reals[row + 1 + region]
     before = 0.0
     for g in range(GROUPS):
         base = reals[BASE + g]
@@ -104,7 +119,7 @@ def predict_additive(reals, ids, count, hazard):  # type: ignore[no-untyped-def]
             seen = reals[SEEN + g]
             base = (seen * base + PRIOR * (before - FALL)) / (seen + PRIOR)
         before = base
-        hazard[g] = sigmoid(base + hazard[g])
+        hazard[g] = sigmoid(base + regions[REGION[g]])
 
 
 @kernel(types.boolean(STATE, REALS, types.int64))
@@ -144,5 +159,5 @@ def learn(state, reals, params, now):  # type: ignore[no-untyped-def]
                 learn_table(reals, state.levels, place, g, y, segment.weight)
                 continue
             count = features_of(state.levels, place, head.features, state.ids)
-            learn_additive(reals, params, state.ids, count, g, y, segment.weight)
+            learn_additive(reals, params, state.ids, count, state.room, g, y, segment.weight)
         state.pointers[g] = number

@@ -65,11 +65,12 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
     before = request_before(state, known, prompt)
     held = 0
     if head.guarded == 1:
-        judge(cache, state, prompt)
+        judge(cache, state, chain, prompt)
+    if head.by_hazard == 0:
         held = leading(state, size, IN_SHADOW)
         make_room(state, size, held, now)
     record(cache, state, chain, size, known, before, now, cache.reals)
-    if head.guarded == 1:
+    if head.by_hazard == 0:
         admit(state, size, held)
     trim(state, num_blocks)
 
@@ -94,8 +95,9 @@ _STEPS = (
 )
 _GUARD = (
     Param("guard.window", 4000.0, 100.0, 1e5, "log", "requests that the guard looks back on"),
-    Param("guard.margin", 0.0005, 1e-6, 0.1, "log", "share of the blocks asked for by which an order must lead"),
-    Param("guard.doubt", 1.5, 0.0, 4.0, "linear", "standard deviations by which an order must lead"),
+    Param("guard.margin", 0.0005, 1e-6, 0.1, "log", "share of the blocks asked for by which the index must lead"),
+    Param("guard.doubt", 0.5, 0.0, 4.0, "linear", "standard deviations by which the index must lead"),
+    Param("guard.loss", 0.0005, 1e-6, 0.1, "log", "share of the blocks asked for that the index may lose"),
 )
 SPACE = ParamSpace(_STEPS)
 GUARDED_SPACE = ParamSpace(_STEPS + _GUARD)
@@ -160,7 +162,7 @@ class Hazard(Policy):
         head["model"] = MODELS[self.model]
         head["guarded"] = self.guarded
         head["foresight"] = self.foresight
-        head["by_hazard"] = not self.guarded
+        head["by_hazard"] = True
         return learner.start() if self.model == "additive" else np.zeros(table.NUM_REALS), ints
 
 

@@ -22,14 +22,14 @@ from saecache_rl.cache.policies.hazard.entries import (
     drop_curve,
     drop_if_unheld,
     ends_segment,
-    enlist,
+    enlist_chain,
     find,
     recall,
     remember,
-    unlist,
+    unlist_chain,
 )
 from saecache_rl.cache.policies.hazard.index import make_curve
-from saecache_rl.cache.policies.hazard.layout import BY_HAZARD, BY_RELEASE, LISTED, REALS, STATE, TOO_LATE, UNUSED
+from saecache_rl.cache.policies.hazard.layout import BY_HAZARD, BY_RELEASE, REALS, STATE, TOO_LATE, UNUSED
 from saecache_rl.cache.policies.hazard.learner import predict
 from saecache_rl.compiled import kernel
 
@@ -110,12 +110,13 @@ class Asking(NamedTuple):
     turn: Any  # int64, in its lineage
     gap: Any  # float64, seconds since the lineage's request before; nan: none
     log_gap: Any  # float64, exponential average of its logarithm
-    gap_before: Any  # float64, the gap before this one
+    gap_before: Any  # int64, level of the gap before this one
+    since: Any  # float64, seconds since its lineage began; nan: now
     now: Any  # float64, seconds of its access
 
 
 _INT, _REAL = types.int64, types.float64
-ASKING = types.NamedTuple((_INT, _INT, _INT, _INT, _INT, _REAL, _REAL, _REAL, _REAL), Asking)
+ASKING = types.NamedTuple((_INT, _INT, _INT, _INT, _INT, _REAL, _REAL, _INT, _REAL, _REAL), Asking)
 
 
 @kernel(types.void(CACHE, STATE, SLOTS, ASKING, INT, INT, INT, types.float64, REALS))
@@ -135,7 +136,7 @@ def _make(cache, state, chain, asking, start, end, generated, interval, reals): 
     segment.entry = deepest
     segment.length = asking.prompt
     segment.weight = (end - start) / size * math.sqrt(size / head.mean_length)
-    segment.gap = asking.gap
+    segment.since = 0.0 if math.isnan(asking.since) else asking.since
     segment.log_gap = asking.log_gap
     segment.turn = asking.turn
     segment.used = UNUSED
@@ -162,8 +163,9 @@ def _make(cache, state, chain, asking, start, end, generated, interval, reals): 
         levels[place, f.MATCHED] = f.matched_level(asking.known / max(asking.prompt, 1))
         levels[place, f.GAP] = 1 + f.log_seconds_level(f.log_of(asking.gap))
         levels[place, f.MEAN_GAP] = 1 + f.log_seconds_level(asking.log_gap)
-        levels[place, f.GAP_BEFORE] = 1 + f.log_seconds_level(f.log_of(asking.gap_before))
+        levels[place, f.GAP_BEFORE] = asking.gap_before
         levels[place, f.OUTPUT] = 1 + f.size_level(request.output_tokens)
+        levels[place, f.SINCE] = 1 + f.log_seconds_level(f.log_of(asking.since))
     levels[place, f.FORESIGHT] = 0
     if head.foresight == 1:
         at = request.prompt_start + end - 1
@@ -175,15 +177,23 @@ def _make(cache, state, chain, asking, start, end, generated, interval, reals): 
     curve = state.curve_free[head.free_curves]
     make_curve(state.hazard, head.index, cold, state.curves, curve)
     state.holders[curve] = end - start
+    release = cache.pool[0].release
+    cls = BY_HAZARD if head.by_hazard == 1 else BY_RELEASE
+    key = np.float64(GROUPED - number if head.by_hazard == 1 else release)
+    dropped, times = np.int64(-1), np.int64(0)
     for i in range(start, end):
-        e = np.int64(state.chain[i])
-        drop_curve(state, e)
-        state.entries[e].curve = curve
-        state.entries[e].segment = number
+        entry = state.entries[state.chain[i]]
+        if entry.curve != dropped:
+            drop_curve(state, dropped, times)
+            dropped, times = np.int64(entry.curve), np.int64(0)
+        times += 1
+        entry.curve = curve
+        entry.segment = number
         block = cache.blocks[chain[i]]
-        block.cls = BY_HAZARD if head.by_hazard == 1 else BY_RELEASE
-        block.key = GROUPED - number if head.by_hazard == 1 else cache.pool[0].release
-        state.slots[chain[i]].release = cache.pool[0].release
+        block.cls = cls
+        block.key = key
+        state.slots[chain[i]].release = release
+    drop_curve(state, dropped, times)
 
 
 @kernel(types.void(CACHE, INT))
@@ -212,13 +222,15 @@ def record(cache, state, chain, size, known, before, now, reals):  # type: ignor
     entries = state.entries
     request = cache.request[0]
     prompt = min(request.prompt_blocks, size)
-    turn, gap, log_gap, gap_before = 0, math.nan, math.nan, math.nan
+    turn, gap, log_gap, gap_before, since = 0, math.nan, math.nan, np.int64(1), math.nan
     if before >= 0:
         last = state.segments[before]
         lineage = np.int64(entries[state.chain[known - 1]].lineage)
         turn = min(last.turn + 1, 65535)
-        gap_before = np.float64(last.gap)
+        # A lineage goes on through blocks that one lineage has had, so that the level is set.
+        gap_before = np.int64(state.levels[before, f.GAP])
         gap = now - last.time
+        since = last.since + gap
         log_gap = f.log_of(gap)
         if not math.isnan(last.log_gap):
             log_gap = GAP_KEPT * last.log_gap + (1.0 - GAP_KEPT) * log_gap
@@ -241,11 +253,10 @@ def record(cache, state, chain, size, known, before, now, reals):  # type: ignor
             after = np.int64(state.chain[i + 1]) if i + 1 < size else np.int64(-1)
             if after < 0 or entries[after].segment != entries[e].segment:
                 mark_used(state, e, now)
-            if entries[e].flags & LISTED:
-                unlist(state, e)
         elif i < prompt:
             fresh += 1
-    asking = Asking(size, prompt, known, fresh, turn, gap, log_gap, gap_before, now)
+    unlist_chain(state, size)
+    asking = Asking(size, prompt, known, fresh, turn, gap, log_gap, gap_before, since, now)
     start = 0
     standing = -1
     interval = math.nan
@@ -284,6 +295,4 @@ def record(cache, state, chain, size, known, before, now, reals):  # type: ignor
         standing = stands
         interval = this_interval
     _make(cache, state, chain, asking, start, size, standing & 1, interval, reals)
-    # The deepest is the least recent, so that what is forgotten first leaves whole prefixes known.
-    for i in range(size - 1, -1, -1):
-        enlist(state, state.chain[i])
+    enlist_chain(state, size)
