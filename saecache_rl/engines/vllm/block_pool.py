@@ -16,23 +16,25 @@ from typing import Any
 
 import numpy as np
 
-from saecache_rl.engines.vllm.core import NOBODY
+from saecache_rl.engines.vllm.core import NOBODY, BlockIds
 from saecache_rl.engines.vllm.needs import need_vllm
 from saecache_rl.engines.vllm.serving import Served, Serving, logger
 
 need_vllm()
 
-from vllm.v1.core.block_pool import BlockPool  # noqa: E402
-from vllm.v1.core.kv_cache_utils import (  # noqa: E402
-    FreeKVCacheBlockQueue,
-    KVCacheBlock,
-    make_block_hash_with_group_id,
-)
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock  # noqa: E402
+
+from saecache_rl.engines.vllm.short_ways import ShortBlockPool  # noqa: E402
 
 #: After so many failing calls without a good one between them, the policy is left out for good.
 FAILURES = 10
 _ID, _REFERENCES = attrgetter("block_id"), attrgetter("ref_cnt")
-_HASH, _NULL = attrgetter("_block_hash"), attrgetter("is_null")
+NONE: BlockIds = np.empty(0, np.int32)
+
+
+def ids_of(blocks: Sequence[KVCacheBlock]) -> BlockIds:
+    """(n,) ids of blocks."""
+    return np.fromiter(map(_ID, blocks), np.int32, len(blocks))
 
 
 class PolicyQueue(FreeKVCacheBlockQueue):  # type: ignore[misc]
@@ -63,7 +65,7 @@ class PolicyQueue(FreeKVCacheBlockQueue):  # type: ignore[misc]
         return blocks
 
 
-class PolicyBlockPool(BlockPool):  # type: ignore[misc]
+class PolicyBlockPool(ShortBlockPool):
     """A block pool whose victims a policy chooses, once `serve` has given it one."""
 
     free_block_queue: FreeKVCacheBlockQueue
@@ -103,8 +105,8 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
             return None
         try:
             if self.allocating is not None:
-                self._access(serving, [])
-            blocks = [self.blocks[i] for i in serving.live.take(count)]
+                self._access(serving, NONE)
+            blocks = list(map(self.blocks.__getitem__, serving.live.take(count)))
             if any(map(_REFERENCES, blocks)):  # vLLM's free blocks are those without references
                 raise RuntimeError("a victim is not free")
             if len(blocks) != count:
@@ -117,11 +119,11 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
         self._failures = 0
         return blocks
 
-    def _access(self, serving: Serving, matched: list[int]) -> None:
+    def _access(self, serving: Serving, matched: BlockIds) -> None:
         """The request that blocks are being allocated for is scheduled, if that is not yet known."""
         request, self.allocating = self.allocating, None
         if request.request_id in serving.served:
-            if matched:
+            if len(matched):
                 serving.live.reference(matched)
             return
         serving.live.access(serving.begin(request).facts, matched)
@@ -160,84 +162,24 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
                 self._failures,
             )
 
-    # -- shorter ways to what vLLM does for each block, where nothing is attached to it; they make up for our own work
-
-    def get_cached_block(self, block_hash: Any, kv_cache_group_ids: list[int]) -> list[KVCacheBlock] | None:
-        """See vLLM."""
-        if len(kv_cache_group_ids) != 1:
-            found: list[KVCacheBlock] | None = super().get_cached_block(block_hash, kv_cache_group_ids)
-            return found
-        key = make_block_hash_with_group_id(block_hash, kv_cache_group_ids[0])
-        block = self.cached_block_hash_to_block.get_one_block(key)
-        return None if block is None else [block]
-
-    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
-        if self.metrics_collector is not None or self.enable_kv_cache_events or self.cached_block_hashes_by_block:
-            return bool(super()._maybe_evict_cached_block(block))
-        key = block._block_hash
-        if key is None:
-            return False
-        block._block_hash = block._block_hash_num_tokens = None
-        return self.cached_block_hash_to_block.pop(key, block.block_id) is not None
-
-    def _cache(self, request: Any, blocks: list[KVCacheBlock], offset: int, block_size: int, group_id: int) -> bool:
-        """Give `blocks`, the request's from number `offset` on, their hashes; False if that is not so plain."""
-        if self.enable_kv_cache_events or self.cached_block_hashes_by_block or block_size != self.hash_block_size:
-            return False
-        if any(map(_HASH, blocks)) or any(map(_NULL, blocks)):
-            return False
-        insert = self.cached_block_hash_to_block.insert
-        hashes = request.block_hashes[offset : offset + len(blocks)]
-        for number, (block, block_hash) in enumerate(zip(blocks, hashes, strict=True), offset + 1):
-            block._block_hash = key = make_block_hash_with_group_id(block_hash, group_id)
-            block._block_hash_num_tokens = number * block_size
-            insert(key, block)
-        return True
-
-    def _free(self, blocks: list[KVCacheBlock]) -> None:
-        unhashed: list[KVCacheBlock] = []
-        hashed: list[KVCacheBlock] = []
-        for block in blocks:
-            block.ref_cnt -= 1
-            if block.ref_cnt == 0 and not block.is_null:
-                (unhashed if block._block_hash is None else hashed).append(block)
-        self.free_block_queue.prepend_n(unhashed)
-        self.free_block_queue.append_n(hashed)
-
-    def _touch(self, blocks: Sequence[KVCacheBlock]) -> None:
-        if self.metrics_collector is not None:
-            super().touch(blocks)
-            return
-        removed = 0
-        for block in blocks:
-            if block.ref_cnt == 0 and not block.is_null:
-                before, after = block.prev_free_block, block.next_free_block
-                before.next_free_block = after
-                after.prev_free_block = before
-                block.prev_free_block = block.next_free_block = None
-                removed += 1
-            block.ref_cnt += 1
-        self.free_block_queue.num_free_blocks -= removed
-
     # -- what vLLM does
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """See vLLM."""
-        blocks: list[KVCacheBlock] = super().get_new_blocks(num_blocks)
+        blocks = super().get_new_blocks(num_blocks)
         if self._broken:
             self._tell("choice", lambda serving: None)
         return blocks
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
         """See vLLM."""
+        super().touch(blocks)
         if self.serving is None:
-            super().touch(blocks)
             return
-        self._touch(blocks)
-        ids = list(map(_ID, blocks))
+        ids = ids_of(blocks)
         if self.allocating is not None:
             self._tell("access", lambda serving: self._access(serving, ids))
-        elif ids:
+        elif len(ids):
             self._tell("reference", lambda serving: serving.live.reference(ids))
 
     def cache_full_blocks(
@@ -253,43 +195,34 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
         """See vLLM."""
         if num_cached_blocks >= num_full_blocks:
             return
-        new = blocks[num_cached_blocks:num_full_blocks]
-        if (
-            self.serving is None
-            or block_mask is not None
-            or not self._cache(request, new, num_cached_blocks, block_size, kv_cache_group_id)
-        ):
-            super().cache_full_blocks(
-                request, blocks, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, block_mask
-            )
+        super().cache_full_blocks(
+            request, blocks, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, block_mask
+        )
         if self.serving is None:
             return
-        ids = list(map(_ID, new))
+        ids = ids_of(blocks[num_cached_blocks:num_full_blocks])
         before = blocks[num_cached_blocks - 1].block_id if num_cached_blocks else 0
         self._tell("insert", lambda serving: self._insert(serving, request, ids, num_cached_blocks, before))
 
     @staticmethod
-    def _insert(serving: Serving, request: Any, ids: list[int], offset: int, before: int) -> None:
+    def _insert(serving: Serving, request: Any, ids: BlockIds, offset: int, before: int) -> None:
         served = serving.served.get(request.request_id)
         if served is None:
             served = serving.begin(request)
-            serving.live.access(served.facts, [])
+            serving.live.access(served.facts, NONE)
         serving.insert(served, request, ids, offset, before)
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
         """See vLLM."""
         blocks = list(ordered_blocks)
-        if self.serving is None:
-            super().free_blocks(blocks)
+        super().free_blocks(blocks)
+        if self.serving is None or not blocks:
             return
-        if not blocks:
-            return
-        self._free(blocks)
         served, over = self.releasing, self.over
         if served is None:
             served, over = self.owners.pop(blocks[0].block_id, (None, False))
         facts = NOBODY if served is None else served.facts
-        ids = list(map(_ID, blocks))
+        ids = ids_of(blocks)
         self._tell("release", lambda serving: serving.live.release(facts, ids, over))
         if over:
             self.serving.after_end()
@@ -298,7 +231,7 @@ class PolicyBlockPool(BlockPool):  # type: ignore[misc]
         """See vLLM; a block without a hash is used next all the same."""
         unpinned = list(blocks)
         super().unpin_blocks(unpinned, on_reuse)
-        ids = [block.block_id for block in unpinned]
+        ids = ids_of(unpinned)
         self._tell("release", lambda serving: serving.live.release(NOBODY, ids, False))
 
     def evict_blocks(self, block_ids: set[int]) -> None:

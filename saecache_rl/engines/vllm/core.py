@@ -7,7 +7,6 @@ blocks to take next, and counts what a window of requests saw.
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -31,6 +30,7 @@ from saecache_rl.handles import array_addresses, function_addresses
 from saecache_rl.vocabulary import NUM_QUEUES, NUM_TOKEN_TYPES
 
 Types = npt.NDArray[np.uint8]
+BlockIds = npt.NDArray[np.int32]
 
 
 @dataclass(slots=True)
@@ -74,8 +74,8 @@ class Totals(NamedTuple):
 NOBODY = RequestFacts()
 
 
-def _ids(blocks: Iterable[int]) -> npt.NDArray[np.int32]:
-    return np.frombuffer(array("i", blocks), np.int32)
+def _ids(blocks: Iterable[int]) -> BlockIds:
+    return np.fromiter(blocks, np.int32)
 
 
 class LiveCache:
@@ -186,15 +186,15 @@ class LiveCache:
             facts.retention_seconds,
         )
 
-    def access(self, facts: RequestFacts, blocks: list[int]) -> None:
+    def access(self, facts: RequestFacts, blocks: BlockIds) -> None:
         """A request is scheduled for the first time; it matched `blocks`, first to last."""
         self._call(facts)
-        facts.access = int(admit.access(self._handle, _ids(blocks), facts.prompt, facts.types, self.block_size))
+        facts.access = int(admit.access(self._handle, blocks, facts.prompt, facts.types, self.block_size))
         self.requests_in_window += 1
 
-    def reference(self, blocks: list[int]) -> None:
+    def reference(self, blocks: BlockIds) -> None:
         """Blocks are referenced again without an access: a resumed request, a pin."""
-        admit.reference(self._handle, _ids(blocks))
+        admit.reference(self._handle, blocks)
 
     def take(self, need: int) -> list[int]:
         """Choose and take `need` blocks: those without a hash, then victims. Fewer only if there are no more."""
@@ -203,17 +203,17 @@ class LiveCache:
         return taken
 
     def insert(
-        self, facts: RequestFacts, blocks: list[int], fingerprints: Fingerprints, types: Types, offset: int, before: int
+        self, facts: RequestFacts, blocks: BlockIds, fingerprints: Fingerprints, types: Types, offset: int, before: int
     ) -> None:
         """Blocks of a request got their hashes; they follow its block `before` (0: none), from `offset` on."""
         self._call(facts)
         prompt_blocks = facts.prompt_tokens // self.block_size
-        give_back.insert_blocks(self._handle, _ids(blocks), fingerprints, types, offset, before, prompt_blocks)
+        give_back.insert_blocks(self._handle, blocks, fingerprints, types, offset, before, prompt_blocks)
 
-    def release(self, facts: RequestFacts, blocks: list[int], final: bool) -> None:
+    def release(self, facts: RequestFacts, blocks: BlockIds, final: bool) -> None:
         """A request gives blocks back, the deepest first; `final` if it is over."""
         self._call(facts, final)
-        give_back.release_blocks(self._handle, _ids(blocks))
+        give_back.release_blocks(self._handle, blocks)
 
     def drop(self, blocks: Iterable[int]) -> None:
         """The hashes of blocks are gone."""

@@ -19,7 +19,7 @@ import numpy as np
 from saecache_rl.cache.params import PolicyParams
 from saecache_rl.cache.policy import Policy
 from saecache_rl.engines.stats import WindowStats
-from saecache_rl.engines.vllm.core import LiveCache, RequestFacts
+from saecache_rl.engines.vllm.core import BlockIds, LiveCache, RequestFacts
 from saecache_rl.engines.vllm.handle import NO_HINT, NO_REUSE
 from saecache_rl.engines.vllm.hints import Hints, read_hints
 from saecache_rl.engines.vllm.labels import Labels, Template
@@ -153,7 +153,7 @@ class Serving:
             at = end
         return labels
 
-    def insert(self, served: Served, request: Any, blocks: list[int], offset: int, before: int) -> None:
+    def insert(self, served: Served, request: Any, blocks: BlockIds, offset: int, before: int) -> None:
         """Blocks of the request, from number `offset` on, got their hashes; see `LiveCache.insert`."""
         end = offset + len(blocks)
         facts = served.facts

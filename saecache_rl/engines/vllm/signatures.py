@@ -39,6 +39,8 @@ EXPECTED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.block_pool", "BlockHashToBlockMap", "pop", ("key", "block_id")),
     ("vllm.v1.core.kv_cache_utils", "FreeKVCacheBlockQueue", "popleft_n", ("n",)),
     ("vllm.v1.core.kv_cache_utils", "FreeKVCacheBlockQueue", "get_all_free_blocks", ()),
+    ("vllm.v1.core.kv_cache_utils", "FreeKVCacheBlockQueue", "prepend_n", ("blocks",)),
+    ("vllm.v1.core.block_pool", "BlockPool", "_notify_reuse", ("blocks",)),
     (
         "vllm.v1.core.kv_cache_manager",
         "KVCacheManager",
@@ -77,6 +79,17 @@ EXPECTED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager", "pop_blocks_for_free", ("request",)),
 )
 
+#: Module, class, what makes one, and its attributes that the short ways read or set.
+ATTRIBUTES: tuple[tuple[str, str, tuple[Any, ...], tuple[str, ...]], ...] = (
+    ("vllm.v1.core.block_pool", "BlockHashToBlockMap", (), ("_cache",)),
+    (
+        "vllm.v1.core.kv_cache_utils",
+        "KVCacheBlock",
+        (0,),
+        ("ref_cnt", "_block_hash", "_block_hash_num_tokens", "prev_free_block", "next_free_block", "is_null"),
+    ),
+)
+
 
 def check_signatures(version: str | None = None, classes: dict[str, Any] | None = None) -> None:
     """Compare vLLM's methods with what the plug-in expects.
@@ -108,3 +121,10 @@ def check_signatures(version: str | None = None, classes: dict[str, Any] | None 
                 f"vLLM {version}: {owner}.{method} takes ({', '.join(parameters)}), but saecache_rl knows "
                 f"({', '.join(expected)}); it supports vLLM {SUPPORTED}"
             )
+    for module, owner, arguments, names in ATTRIBUTES:
+        made = getattr(__import__(module, fromlist=[owner]), owner)(*arguments)
+        for name in names:
+            if not hasattr(made, name):
+                raise InputError(
+                    f"vLLM {version}: {owner} has no {name}, which saecache_rl builds on; it supports vLLM {SUPPORTED}"
+                )
