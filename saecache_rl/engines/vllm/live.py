@@ -28,7 +28,7 @@ from saecache_rl.engines.vllm.tokens import request_tokens
 from saecache_rl.errors import InputError
 from saecache_rl.vocabulary import NUM_QUEUES, NUM_TOKEN_TYPES
 from saecache_rl.workloads.sessions import Sessions, lineage
-from saecache_rl.workloads.trace import Trace
+from saecache_rl.workloads.trace import ENDED_FOR_TOOL, Trace
 
 #: Requests between two decisions of an agent inside the engine: never, as the windows are made here.
 _NEVER = 2**62
@@ -139,7 +139,10 @@ class LiveEngine:
         if self._model is None:
             self._model = LiveModel(self.settings, self.num_blocks, self._longest, choice)
         predictor = None if self._continues is None else self._goes_on
-        self._serving = self._model.rule(replace(choice, predictor=predictor))
+        self._serving = self._model.rule(replace(choice, predictor=predictor, ended_for_tool=self._ended_for_tool))
+
+    def _ended_for_tool(self, served: Served) -> bool:
+        return bool(self.trace.flags[_number(served.request_id)] & ENDED_FOR_TOOL)
 
     def _goes_on(self, served: Served) -> bool:
         assert self._continues is not None

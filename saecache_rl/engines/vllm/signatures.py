@@ -122,7 +122,8 @@ def check_signatures(version: str | None = None, classes: dict[str, Any] | None 
                 f"({', '.join(expected)}); it supports vLLM {SUPPORTED}"
             )
     for module, owner, arguments, names in ATTRIBUTES:
-        made = getattr(__import__(module, fromlist=[owner]), owner)(*arguments)
+        found = classes.get(owner) if classes else None
+        made = (found or getattr(__import__(module, fromlist=[owner]), owner))(*arguments)
         for name in names:
             if not hasattr(made, name):
                 raise InputError(

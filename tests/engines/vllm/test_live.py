@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from saecache_rl.cache.policies.hazard.policy import GuardedHazard
 from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.cache.policies.optimum import Optimum
 from saecache_rl.cache.policies.saecache import SAECache
@@ -23,7 +24,10 @@ from saecache_rl.engines.simulator import Simulator
 from saecache_rl.engines.stats import WindowStats
 from saecache_rl.engines.vllm.live import LiveEngine
 from saecache_rl.engines.vllm.live_settings import LiveSettings
+from saecache_rl.engines.vllm.recorded import Recorded, victims_by_request
+from saecache_rl.engines.vllm.replay import chain_of
 from saecache_rl.engines.vllm.scale import scaled
+from saecache_rl.engines.vllm.serving import Serving
 from saecache_rl.envs.tuning import PrefixCacheTuningEnv
 from saecache_rl.errors import InputError
 from saecache_rl.predictor import TrueAnswer
@@ -126,11 +130,42 @@ def test_vllms_own_lru_is_the_simulators(plain: dict[str, Any]) -> None:
     assert np.isfinite(plain["ttft"]).all()
 
 
-@pytest.mark.parametrize("policy", [LRU(), SAECache()], ids=["lru", "saecache"])
-def test_one_by_one_it_is_the_simulator(engine: Engine, policy: Policy) -> None:
+@pytest.fixture
+def evicted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[LiveEngine], list[int]]:
+    """Gives the identities of the blocks that a live engine, which has served the trace, has evicted, in order."""
+    hashes: list[bytes] = []
+    chains: list[tuple[str, list[bytes]]] = []
+    queue = engine.model.pool.free_block_queue
+    take, end = queue.popleft_n, Serving.end
+
+    def noted(n: int) -> Any:
+        blocks = take(n)
+        hashes.extend(block.block_hash[:-4] for block in blocks if block.block_hash is not None)
+        return blocks
+
+    def ended(serving: Serving, request: Any) -> Any:
+        chains.append((request.request_id, list(request.block_hashes)))
+        return end(serving, request)
+
+    monkeypatch.setattr(queue, "popleft_n", noted)
+    monkeypatch.setattr(Serving, "end", ended)
+
+    def identities(live: LiveEngine) -> list[int]:
+        known: dict[bytes, int] = {}
+        for name, of in chains:
+            known.update(zip(of, chain_of(live.trace, int(name.split("-")[0])).tolist(), strict=False))
+        return [known[h] for h in hashes]
+
+    return identities
+
+
+@pytest.mark.parametrize("policy", [LRU(), SAECache(), GuardedHazard()], ids=lambda p: p.name)
+def test_one_by_one_it_is_the_simulator(
+    engine: Engine, policy: Policy, evicted: Callable[[LiveEngine], list[int]]
+) -> None:
     continues = TrueAnswer().continues(TRACE, lineage(TRACE))
     live = engine.over(policy, continues=continues)
-    simulator = Simulator(TRACE, policy, BLOCKS, continues=continues)
+    simulator = Simulator(TRACE, Recorded(policy, 10_000), BLOCKS, continues=continues)
     space = policy.space()
     generator = np.random.default_rng(0)
     while not live.done:
@@ -142,6 +177,7 @@ def test_one_by_one_it_is_the_simulator(engine: Engine, policy: Policy) -> None:
     assert np.array_equal(live.hit_blocks, simulator.hit_blocks)
     assert np.array_equal(live.held_by_type(), simulator.held_by_type())
     assert live.evictions == simulator.evictions > 0
+    assert evicted(live) == np.concatenate(victims_by_request(simulator)).tolist()
     assert live.policy_errors == 0
     assert live.requests_per_second > 0
     support.check_agreement(engine.model._scheduler.kv_cache_manager)

@@ -103,3 +103,10 @@ def test_another_signature_is_refused_with_version_and_method() -> None:
         check_signatures("0.99.1", {"BlockPool": BlockPool})
     with pytest.raises(InputError, match=r"vLLM 0\.99\.1 has no KVCacheManager\.allocate_slots"):
         check_signatures("0.99.1", {"KVCacheManager": object})
+
+    class KVCacheBlock:
+        def __init__(self, block_id: int) -> None:
+            self.ref_cnt = 0
+
+    with pytest.raises(InputError, match=r"vLLM 0\.99\.1: KVCacheBlock has no _block_hash,"):
+        check_signatures("0.99.1", {"KVCacheBlock": KVCacheBlock})
