@@ -35,7 +35,7 @@ def taught(name: str = "saecache") -> Any:
     for number in range(3):
         live.begin_window(agent.act(stats))
         prompt, types = np.arange(2) + 2 * number, np.zeros(2, np.uint8)
-        live.access(RequestFacts(number=number, prompt_tokens=33, prompt=prompt, types=types), [])
+        live.access(RequestFacts(number=number, prompt_tokens=33, prompt=prompt, types=types), np.empty(0, np.int32))
         stats = live.end_window()
         agent.observe(stats, 0.5)
     return agent
