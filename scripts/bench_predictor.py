@@ -8,7 +8,8 @@ and the network, from the latest text of a request (its last 1,500 characters; t
 are those of the requests of FILE, by default SAECACHE_DATA_DIR's; values of hidden states don't matter to the time, so
 they are drawn. One thread each, processor time, so that other work on the machine counts little; sides alternate;
 medians over the rounds, each of at least a second.
-The paper's figure is 8.8 (arXiv 2605.18825), not of this measurement. Needs the extras torch and embedding. The last line is JSON.
+The paper's figure, 8.8 (arXiv 2605.18825), is not of this measurement. Needs the extras torch and embedding. The last
+line is JSON.
 """
 
 from __future__ import annotations
