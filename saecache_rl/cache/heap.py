@@ -44,14 +44,21 @@ def sift_up(blocks, arena, start, place):  # type: ignore[no-untyped-def]
 def sift_down(blocks, arena, start, size, place):  # type: ignore[no-untyped-def]
     """Move the slot at `place` away from the root until it precedes both below it."""
     slot = arena[start + place]
+    key = blocks[slot].key
     while True:
         below = 2 * place + 1
         if below >= size:
             break
-        if below + 1 < size and precedes(blocks, arena[start + below + 1], arena[start + below]):
-            below += 1
         other = arena[start + below]
-        if not precedes(blocks, other, slot):
+        least = blocks[other].key
+        if below + 1 < size:
+            right = arena[start + below + 1]
+            right_key = blocks[right].key
+            # The keys are at hand; only where they are equal is the rest of the order looked up.
+            if right_key < least or (right_key == least and precedes(blocks, right, other)):
+                other, least = right, right_key
+                below += 1
+        if not (least < key or (least == key and precedes(blocks, other, slot))):
             break
         arena[start + place] = other
         blocks[other].position = place

@@ -93,10 +93,14 @@ def _count(cache, counters, chain, hits, prompt, matchable, tokens, block_size):
     counters.totals[2] += matchable
     counters.totals[3] += hits
     deepest = cache.pool[0].deepest
-    for i in range(matchable):
-        counters.types[0, cache.token_type[prompt[i]]] += 1
-    for i in range(hits):
-        counters.types[1, cache.token_type[prompt[i]]] += 1
+    begin = 0
+    for i in range(1, matchable + 1):  # by runs of one type, cut where the hits end
+        kind = cache.token_type[prompt[begin]]
+        if i in (matchable, hits) or cache.token_type[prompt[i]] != kind:
+            counters.types[0, kind] += i - begin
+            if begin < hits:
+                counters.types[1, kind] += i - begin
+            begin = i
     if len(cache.heaps) == 1:  # a policy without queues
         counters.queues[0, 0] += hits
     else:
