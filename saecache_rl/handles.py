@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.experimental.function_type import _get_jit_address, _get_wrapper_address
@@ -73,6 +74,32 @@ def address_of(typing_context: Any, array: Any) -> Any:
         return builder.ptrtoint(struct.data, context.get_value_type(types.int64))
 
     return types.int64(array), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(typing_context: Any, array: Any, row: Any) -> Any:
+    """For compiled code: fetch a row of a one-dimensional array into the caches; any row may be asked for."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        struct = make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.bitcast(builder.gep(struct.data, [arguments[1]]), byte)
+        builder.call(fetch, [place, flag(0), flag(3), flag(1)])  # to read, into all caches, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def square_root(typing_context: Any, value: Any) -> Any:
+    """For compiled code: `math.sqrt` as an instruction, where numba calls a function unless it makes vectors."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.call(builder.module.declare_intrinsic("llvm.sqrt", [arguments[0].type]), arguments)
+
+    return types.float64(types.float64), build
 
 
 def function_at(prototype: Any) -> Callable[[int, int], Any]:

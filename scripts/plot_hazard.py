@@ -57,7 +57,7 @@ def main() -> None:
     made = made[np.argsort(state.segments["number"][made])]
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.5), constrained_layout=True)
     ages = np.concatenate([[0.25], 0.5 * np.exp(np.arange(BINS - 1) / 3.0)])
-    ids, room, curves = np.zeros(64, np.int32), np.zeros(GROUPS + 2 * BINS), np.zeros((1, BINS), np.float32)
+    ids, room, curves = np.zeros(64, np.uint16), np.zeros(GROUPS + 2 * BINS), np.zeros((1, BINS), np.float32)
     for name, belongs in SEGMENT_KINDS.items():
         rows = made[belongs(state.levels[made])][-SAMPLE:]
         if len(rows) < 20:

@@ -12,9 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saecache_rl.cache.policies.hazard import learner
-from saecache_rl.cache.policies.hazard.features import FORESIGHT, GAP, GAP_BEFORE, SINCE, log_seconds_level
+from saecache_rl.cache.policies.hazard.features import FORESIGHT, GAP, GAP_BEFORE, SINCE, features_of, log_seconds_level
 from saecache_rl.cache.policies.hazard.index import KINDS, WIDTHS, make_curve
-from saecache_rl.cache.policies.hazard.layout import BINS, GHOSTS, GROUPS, IN_LRU, IN_SHADOW, LISTED, State, view
+from saecache_rl.cache.policies.hazard.layout import (
+    BINS,
+    DEEPEST,
+    FEATURES_AT_MOST,
+    GHOSTS,
+    GROUPS,
+    IN_LRU,
+    IN_SHADOW,
+    LISTED,
+    State,
+    view,
+)
 from saecache_rl.cache.policies.hazard.oracle import SIGHTS, SeeingHazard
 from saecache_rl.cache.policies.hazard.policy import GuardedHazard, Hazard
 from saecache_rl.cache.policies.lru import LRU
@@ -63,6 +74,16 @@ def check_state(simulator: Simulator) -> None:
     assert sorted(listed) == np.flatnonzero(known & (entries["flags"] & LISTED != 0)).tolist()
     assert head["lru_held"] == (entries["flags"][listed] & IN_LRU != 0).sum() <= max(simulator.num_blocks - 1, 1)
     assert (entries["flags"][listed[: int(head["lru_held"])]] & IN_LRU != 0).all(), "the shadow LRU is the list's start"
+    for e in np.flatnonzero(known & (entries["segment"] >= 0)):
+        segment = state.segments[entries["segment"][e] % len(state.segments)]
+        if segment["number"] == entries["segment"][e]:
+            assert (entries["flags"][e] & DEEPEST != 0) == (segment["entry"] == e)
+    latest = int(head["segments"]) - 1
+    if latest >= 0 and head["model"] == learner.ADDITIVE:
+        place, ids = latest % len(state.segments), np.zeros(FEATURES_AT_MOST, np.uint16)
+        count = features_of(state.levels, place, int(head["features"]), ids)
+        assert state.segments["features"][place] == count
+        assert np.array_equal(state.rows[place, :count], ids[:count])
     copies = np.zeros(len(entries), np.int64)
     resident = np.flatnonzero(cache.blocks["identity"] >= 0)
     for slot in resident:
@@ -183,7 +204,7 @@ def test_a_curve_is_gittins_index_by_its_definition(hazard: list[float]) -> None
 
 def test_before_anything_is_learned_older_is_worse() -> None:
     room = np.zeros(GROUPS + 2 * BINS)
-    learner.predict_additive(learner.start(), np.zeros(64, np.int32), 0, room)
+    learner.predict_additive(learner.start(), np.zeros(64, np.uint16), 0, room)
     assert room[0] == pytest.approx(0.15)
     curves = np.zeros((1, BINS), np.float32)
     make_curve(room, KINDS["gittins"], True, curves, 0)

@@ -26,7 +26,7 @@ def _answer_vars() -> None:
     vLLM's CPU worker calls `vars()` on what it finds in any module and takes the result for a dict. llvmlite's handle
     of its library answers every name, `__dict__` too, with a C function, unless it is in its table of known names.
     """
-    from llvmlite.binding import ffi  # type: ignore[import-untyped]
+    from llvmlite.binding import ffi
 
     table = getattr(getattr(ffi, "lib", None), "_fntab", None)
     if isinstance(table, dict):

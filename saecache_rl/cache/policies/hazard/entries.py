@@ -12,6 +12,7 @@ from numba import types
 
 from saecache_rl.cache.policies.hazard.layout import (
     CENSORED,
+    DEEPEST,
     GHOSTS,
     IN_LRU,
     IN_SHADOW,
@@ -22,6 +23,7 @@ from saecache_rl.cache.policies.hazard.layout import (
     UNUSED,
 )
 from saecache_rl.compiled import kernel
+from saecache_rl.handles import prefetch
 
 INT = types.int64
 #: Of the list by last access: it, its recent part, the shadow LRU.
@@ -50,8 +52,9 @@ def find(state, fingerprint):  # type: ignore[no-untyped-def]
 @kernel(types.boolean(STATE, INT), forceinline=True)
 def ends_segment(state, e):  # type: ignore[no-untyped-def]
     """Whether an entry's block is the deepest of the segment of its last access, and that is still remembered."""
-    number = state.entries[e].segment
-    if number < 0:
+    entry = state.entries[e]
+    number = entry.segment
+    if number < 0 or entry.flags & DEEPEST == 0:
         return False
     segment = state.segments[number % len(state.segments)]
     return segment.number == number and segment.entry == e
@@ -92,6 +95,7 @@ def remember(state, fingerprint):  # type: ignore[no-untyped-def]
     e = state.head[0].free_entry
     entry = state.entries[e]
     state.head[0].free_entry = entry.older
+    prefetch(state.entries, entry.older)  # the next to be made
     entry.fingerprint = fingerprint
     entry.time = 0.0
     entry.segment = -1
@@ -227,6 +231,14 @@ def forget_if_gone(state, e):  # type: ignore[no-untyped-def]
         forget(state, e)
 
 
+@kernel(types.void(STATE, INT), forceinline=True)
+def prefetch_next(state, e):  # type: ignore[no-untyped-def]
+    """Prefetch what it takes to forget an entry, and the one newer than it."""
+    if e >= 0:
+        prefetch(state.table, home(state.entries[e].fingerprint, len(state.table) - 1))
+        prefetch(state.entries, state.entries[e].newer)
+
+
 @kernel(types.void(STATE, INT))
 def trim(state, num_blocks):  # type: ignore[no-untyped-def]
     """Bring the shadow LRU and the list back to their sizes."""
@@ -240,6 +252,7 @@ def trim(state, num_blocks):  # type: ignore[no-untyped-def]
     while head.recent > RECENT * num_blocks:
         e = head.recent_last
         entry = state.entries[e]
+        prefetch_next(state, np.int64(entry.newer))
         # The deeper blocks of its segment are less recent, and all of these but the last are gone.
         goes_on = entry.older >= 0 and state.entries[entry.older].segment == entry.segment
         if not goes_on and ends_segment(state, e):
@@ -251,6 +264,7 @@ def trim(state, num_blocks):  # type: ignore[no-untyped-def]
             forget_if_gone(state, e)
     while head.listed > GHOSTS * num_blocks:
         e = head.oldest
+        prefetch_next(state, np.int64(state.entries[e].newer))
         unlist(state, e)
         forget_if_gone(state, e)
 

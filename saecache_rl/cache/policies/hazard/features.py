@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numba import types
 
-from saecache_rl.cache.policies.hazard.layout import INTS, LEVEL_ROWS
+from saecache_rl.cache.policies.hazard.layout import IDS, LEVEL_ROWS
 from saecache_rl.compiled import kernel
 
 # Levels. Of the block that is the segment's deepest:
@@ -101,7 +101,7 @@ START = np.concatenate([[0], np.cumsum(_VALUES)[:-1]]).astype(np.int64)
 ROWS = int(_VALUES.sum())
 
 
-@kernel(types.int64(LEVEL_ROWS, types.int64, types.int64, INTS))
+@kernel(types.int64(LEVEL_ROWS, types.int64, types.int64, IDS))
 def features_of(levels, row, mask, ids):  # type: ignore[no-untyped-def]
     """Write the rows of the features in `mask` of one segment to `ids`; return how many."""
     count = 0

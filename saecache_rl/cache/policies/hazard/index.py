@@ -15,6 +15,7 @@ from numba import types
 from saecache_rl.cache.lazy import SLACK
 from saecache_rl.cache.policies.hazard.layout import BINS, CURVES, GROUPS, REALS
 from saecache_rl.compiled import kernel
+from saecache_rl.handles import square_root
 
 GITTINS, FOREVER, RETURN, HAZARD = range(4)
 #: By name: the index; without giving up (LHD); the probability of any return; the hazard of the present bin.
@@ -32,7 +33,7 @@ CERTAIN = 0.9999
 _USED, _HELD = GROUPS, GROUPS + BINS
 
 
-@kernel(types.void(REALS, types.int64, types.boolean, CURVES, types.int64))
+@kernel(types.void(REALS, types.int64, types.boolean, CURVES, types.int64), error_model="numpy")
 def make_curve(hazard, kind, cold, curves, c):  # type: ignore[no-untyped-def]
     """Write a curve of the hazards by group, P(used in g | not before) in ``hazard[:GROUPS]``, to ``curves[c]``.
 
@@ -43,7 +44,7 @@ def make_curve(hazard, kind, cold, curves, c):  # type: ignore[no-untyped-def]
     """
     reached = 1.0
     for g in range(GROUPS):
-        p = 1.0 - math.sqrt(1.0 - min(hazard[g], CERTAIN))
+        p = 1.0 - square_root(1.0 - min(hazard[g], CERTAIN))
         for b in range(2 * g, 2 * g + 2):
             hazard[_USED + b] = reached * p
             hazard[_HELD + b] = reached * WIDTHS[b] * (1.0 - 0.5 * p)
@@ -68,7 +69,7 @@ def make_curve(hazard, kind, cold, curves, c):  # type: ignore[no-untyped-def]
     else:  # from the last bin to the first, so that nothing is lost by subtracting
         used, held = 0.0, 0.0
         for b in range(BINS - 1, -1, -1):
-            p = 1.0 - math.sqrt(1.0 - min(hazard[b >> 1], CERTAIN))
+            p = 1.0 - square_root(1.0 - min(hazard[b >> 1], CERTAIN))
             used = p + (1.0 - p) * used
             held = WIDTHS[b] * (1.0 - 0.5 * p) + (1.0 - p) * held
             curves[c, b] = used / held if kind == FOREVER else used

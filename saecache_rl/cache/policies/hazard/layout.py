@@ -25,8 +25,12 @@ GROUPS = 18
 BY_HAZARD, BY_RELEASE = 0, 1
 #: Features of a segment as categories; `features` names them.
 LEVELS = 21
-#: A bit a feature.
-FEATURES_AT_MOST = 64
+#: Room for the features of a segment.
+FEATURES_AT_MOST = 32
+#: Prefetch so many blocks ahead.
+AHEAD = 8
+#: The state's arrays begin at multiples of so many bytes, a line of the processor's caches, as an entry is one.
+LINE = 64
 #: Blocks in the list by last access, as a multiple of the number of blocks: all of the recent part of it, and of the
 #: rest only those in which a segment ends.
 GHOSTS = 10
@@ -59,6 +63,7 @@ LISTED = 1  # in the list by last access
 IN_LRU = 2  # resident in the shadow LRU
 IN_SHADOW = 4  # resident in the shadow of this policy
 RECENTLY = 8  # in the recent part of the list
+DEEPEST = 16  # the last of the segment of its last access
 
 #: One segment; with its levels 64 bytes.
 SEGMENT = np.dtype(
@@ -72,7 +77,7 @@ SEGMENT = np.dtype(
         ("log_gap", "f4"),  # exponential average of ln gap along the lineage; nan: none
         ("turn", "u2"),
         ("used", "u1"),  # group of ages in which it was used again, or one of the codes below
-        ("spare", "u1"),
+        ("features", "u1"),  # how many it has
     ],
     align=True,
 )
@@ -136,7 +141,7 @@ class State(NamedTuple):
     holders: Any  # (K,) int32, entries that hold the curve
     curve_free: Any  # (K,) int32, a stack
     chain: Any  # (N,) int32, entries of the request that is being released
-    ids: Any  # (FEATURES_AT_MOST,) int32, features of one segment
+    rows: Any  # (S, FEATURES_AT_MOST) uint16, rows of the features of each segment
     hazard: Any  # (GROUPS + 2 BINS,) float64, of one segment, and room to make its curve
     room: Any  # (4 x FEATURES_AT_MOST,) float64, for the learner
     leaves: Any  # (N,) int32, the shadow's leaves: a heap of entries by floor
@@ -148,6 +153,7 @@ ENTRIES = types.Array(_ENTRY, 1, "C")
 HEADS = types.Array(_HEAD, 1, "C")
 INTS, LONGS, REALS = types.int32[::1], types.int64[::1], types.float64[::1]
 CURVES, LEVEL_ROWS = types.float32[:, ::1], types.uint8[:, ::1]
+IDS, ID_ROWS = types.uint16[::1], types.uint16[:, ::1]
 SEGMENT_ROWS = types.Array(_SEGMENT, 1, "C")
 SLOT_ROWS = types.Array(_SLOT, 1, "C")
 
@@ -164,7 +170,7 @@ _KINDS: dict[str, tuple[np.dtype[Any], int, Any]] = {
     "holders": (np.dtype("i4"), 0, INTS),
     "curve_free": (np.dtype("i4"), 0, INTS),
     "chain": (np.dtype("i4"), 0, INTS),
-    "ids": (np.dtype("i4"), 0, INTS),
+    "rows": (np.dtype("u2"), FEATURES_AT_MOST, ID_ROWS),
     "hazard": (np.dtype("f8"), 0, REALS),
     "room": (np.dtype("f8"), 0, REALS),
     "leaves": (np.dtype("i4"), 0, INTS),
@@ -175,6 +181,7 @@ STATE = types.NamedTuple(tuple(kind[2] for kind in _KINDS.values()), State)
 _head, _entries, _segments, _slots = array_at(HEADS), array_at(ENTRIES), array_at(SEGMENT_ROWS), array_at(SLOT_ROWS)
 _ints, _longs, _reals = array_at(INTS), array_at(LONGS), array_at(REALS)
 _levels, _curves = array_at(LEVEL_ROWS, LEVELS), array_at(CURVES, BINS)
+_rows = array_at(ID_ROWS, FEATURES_AT_MOST)
 
 
 @kernel(STATE(CACHE), forceinline=True)
@@ -194,7 +201,7 @@ def state_at(cache):  # type: ignore[no-untyped-def]
         _ints(at + w[16], w[17]),
         _ints(at + w[18], w[19]),
         _ints(at + w[20], w[21]),
-        _ints(at + w[22], w[23]),
+        _rows(at + w[22], w[23]),
         _reals(at + w[24], w[25]),
         _reals(at + w[26], w[27]),
         _ints(at + w[28], w[29]),
@@ -211,6 +218,11 @@ def view(ints: npt.NDArray[np.int64]) -> State:
         array: npt.NDArray[Any] = raw.view(dtype)
         arrays.append(array.reshape(rows, columns) if columns else array)
     return State(*arrays)
+
+
+def _in_lines(size: int) -> int:
+    """A number of bytes, rounded up to whole lines."""
+    return -(-size // LINE) * LINE
 
 
 def allocate(num_blocks: int, guarded: bool) -> npt.NDArray[np.int64]:
@@ -231,18 +243,19 @@ def allocate(num_blocks: int, guarded: bool) -> npt.NDArray[np.int64]:
         "holders": curves,
         "curve_free": curves,
         "chain": num_blocks,
-        "ids": FEATURES_AT_MOST,
+        "rows": segments,
         "hazard": GROUPS + 2 * BINS,
         "room": 4 * FEATURES_AT_MOST,
         "leaves": num_blocks if guarded else 0,
         "scores": num_blocks if guarded else 0,
     }
-    words = 2 * len(_KINDS)
+    size = _in_lines(16 * len(_KINDS))
     table = []
     for name, (dtype, columns, _) in _KINDS.items():
-        table += [8 * words, rows[name]]
-        words += -(-rows[name] * max(columns, 1) * dtype.itemsize // 8)
-    ints = np.zeros(words, np.int64)
+        table += [size, rows[name]]
+        size += _in_lines(rows[name] * max(columns, 1) * dtype.itemsize)
+    ints = np.zeros((size + LINE) // 8, np.int64)
+    ints = ints[-ints.ctypes.data % LINE // 8 :][: size // 8]
     ints[: len(table)] = table
     state = view(ints)
     head = state.head

@@ -15,9 +15,10 @@ from numba import types
 
 from saecache_rl.cache.policies.hazard.features import ROWS, features_of
 from saecache_rl.cache.policies.hazard.index import GROUP_ENDS
-from saecache_rl.cache.policies.hazard.layout import CENSORED, GROUPS, INTS, REALS, STATE
+from saecache_rl.cache.policies.hazard.layout import CENSORED, GROUPS, IDS, REALS, STATE
 from saecache_rl.cache.policies.hazard.table import HALVING, SEEN_IN_GROUP_0, halve, learn_table, predict_table
 from saecache_rl.compiled import kernel
+from saecache_rl.handles import square_root
 
 ADDITIVE, TABLE = 0, 1
 REGIONS = 7
@@ -44,6 +45,8 @@ FALL = 0.6
 PRIOR = 20.0
 #: Beyond this, a z is certain, and exp is out of the way of overflow.
 LIMIT = 30.0
+#: Numbers that a processor handles at once, at most.
+VECTOR = 8
 
 
 def start() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -69,16 +72,22 @@ def step(weights, squares, size, slope, shrink):  # type: ignore[no-untyped-def]
         gradient = slope + shrink * weights[k]
         square = squares[k] + gradient * gradient
         squares[k] = square
-        weights[k] -= size * gradient / math.sqrt(square)
+        weights[k] -= size * gradient / square_root(square)
 
 
-@kernel(types.void(REALS, REALS, INTS, types.int64, REALS, types.int64, types.float64, types.float64))
+@kernel(
+    types.void(REALS, REALS, IDS, types.int64, REALS, types.int64, types.float64, types.float64), error_model="numpy"
+)
 def learn_additive(reals, params, ids, count, room, g, y, weight):  # type: ignore[no-untyped-def]
     """One example: used in group g (y = 1) or not (0). `room` is for 4 numbers a feature."""
     u = 1 + REGION[g]
     z = reals[BASE + g]
-    v, u_of = room[:count], room[count : 2 * count]
-    v_squares, u_squares = room[2 * count : 3 * count], room[3 * count : 4 * count]
+    # Whole vectors: what is left over would be done one by one.
+    padded = -(-count // VECTOR) * VECTOR
+    v, u_of = room[:padded], room[padded : 2 * padded]
+    v_squares, u_squares = room[2 * padded : 3 * padded], room[3 * padded : 4 * padded]
+    for k in range(count, padded):
+        v[k], u_of[k], v_squares[k], u_squares[k] = 0.0, 0.0, 1.0, 1.0
     for k in range(count):
         row = WEIGHTS + ids[k] * ROW
         v[k] = reals[row]
@@ -89,7 +98,7 @@ def learn_additive(reals, params, ids, count, room, g, y, weight):  # type: igno
     slope = weight * (sigmoid(z) - y)
     at = reals[BASE + g]
     reals[BASE_SQUARES + g] += slope * slope
-    reals[BASE + g] = at - params[STEP_BASE] * slope / math.sqrt(reals[BASE_SQUARES + g])
+    reals[BASE + g] = at - params[STEP_BASE] * slope / square_root(reals[BASE_SQUARES + g])
     reals[SEEN + g] += weight
     step(v, v_squares, params[STEP_FEATURE], slope, SHRINK * weight)
     step(u_of, u_squares, params[STEP_REGION], slope, SHRINK * weight)
@@ -101,7 +110,7 @@ def learn_additive(reals, params, ids, count, room, g, y, weight):  # type: igno
         reals[row + SQUARES + u] = u_squares[k]
 
 
-@kernel(types.void(REALS, INTS, types.int64, REALS))
+@kernel(types.void(REALS, IDS, types.int64, REALS), error_model="numpy")
 def predict_additive(reals, ids, count, hazard):  # type: ignore[no-untyped-def]
     """Write P(used in g | not before) for each group to ``hazard[:GROUPS]``; what is behind is room."""
     regions = hazard[GROUPS : GROUPS + REGIONS]
@@ -129,8 +138,10 @@ def predict(state, reals, place):  # type: ignore[no-untyped-def]
     if head.model == TABLE:
         predict_table(reals, state.levels, place, state.hazard)
         return reals[SEEN_IN_GROUP_0] < PRIOR
-    count = features_of(state.levels, place, head.features, state.ids)
-    predict_additive(reals, state.ids, count, state.hazard)
+    ids = state.rows[place]
+    count = features_of(state.levels, place, head.features, ids)
+    state.segments[place].features = count
+    predict_additive(reals, ids, count, state.hazard)
     return reals[SEEN] < PRIOR
 
 
@@ -145,19 +156,21 @@ def learn(state, reals, params, now):  # type: ignore[no-untyped-def]
         halve(reals)
     for g in range(GROUPS):
         number = max(state.pointers[g], made - size)
+        place = number % size
         while number < made:
-            place = number % size
             segment = segments[place]
             if segment.time + GROUP_ENDS[g] > now:
                 break
             number += 1
+            this = place
+            place = place + 1 if place + 1 < size else 0
             used = segment.used
             if used == CENSORED or used < g:
                 continue
             y = 1.0 if used == g else 0.0
             if head.model == TABLE:
-                learn_table(reals, state.levels, place, g, y, segment.weight)
+                learn_table(reals, state.levels, this, g, y, segment.weight)
                 continue
-            count = features_of(state.levels, place, head.features, state.ids)
-            learn_additive(reals, params, state.ids, count, state.room, g, y, segment.weight)
+            count = np.int64(segment.features)
+            learn_additive(reals, params, state.rows[this], count, state.room, g, y, segment.weight)
         state.pointers[g] = number

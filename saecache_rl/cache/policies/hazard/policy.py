@@ -14,12 +14,13 @@ from saecache_rl.cache.policies.hazard import features, index, learner, table
 from saecache_rl.cache.policies.hazard.entries import drop_if_unheld, trim
 from saecache_rl.cache.policies.hazard.guard import admit, judge, leading, make_room
 from saecache_rl.cache.policies.hazard.index import least_worth, place_of, worth
-from saecache_rl.cache.policies.hazard.layout import IN_SHADOW, allocate, state_at, view
+from saecache_rl.cache.policies.hazard.layout import AHEAD, IN_SHADOW, allocate, state_at, view
 from saecache_rl.cache.policies.hazard.learner import ADDITIVE, TABLE, learn
 from saecache_rl.cache.policies.hazard.segments import look_up, record, request_before
 from saecache_rl.cache.policy import Functions, Policy
 from saecache_rl.compiled import kernel
 from saecache_rl.errors import InputError, nearest
+from saecache_rl.handles import prefetch
 
 #: Of a spare copy: below every index.
 WORTHLESS = -1.0
@@ -34,6 +35,8 @@ def score(cache, slots, size, scores):  # type: ignore[no-untyped-def]
     horizon = cache.pool[0].horizon
     by_hazard = state.head[0].by_hazard
     for i in range(size):
+        if i + AHEAD < size:
+            prefetch(state.entries, np.int64(state.slots[slots[i + AHEAD]].entry))
         slot = slots[i]
         if by_hazard == 0:
             scores[i] = state.slots[slot].release
@@ -58,6 +61,8 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
     state = state_at(cache)
     head = state.head[0]
     num_blocks = len(state.slots)
+    for e in (head.lru_last, head.recent_last, head.oldest):  # for `trim`
+        prefetch(state.entries, e)
     now = cache.blocks[chain[0]].time
     learn(state, cache.reals, cache.params, now)
     known = look_up(cache, state, chain, size)
@@ -80,6 +85,8 @@ def on_evict(cache, victims, size):  # type: ignore[no-untyped-def]
     """Entries learn that a slot of theirs is gone."""
     state = state_at(cache)
     for i in range(size):
+        if i + AHEAD < size:
+            prefetch(state.entries, np.int64(state.slots[victims[i + AHEAD]].entry))
         slot = state.slots[victims[i]]
         e = np.int64(slot.entry)
         slot.entry = -1

@@ -24,14 +24,25 @@ from saecache_rl.cache.policies.hazard.entries import (
     ends_segment,
     enlist_chain,
     find,
+    home,
     recall,
     remember,
     unlist_chain,
 )
 from saecache_rl.cache.policies.hazard.index import make_curve
-from saecache_rl.cache.policies.hazard.layout import BY_HAZARD, BY_RELEASE, REALS, STATE, TOO_LATE, UNUSED
+from saecache_rl.cache.policies.hazard.layout import (
+    AHEAD,
+    BY_HAZARD,
+    BY_RELEASE,
+    DEEPEST,
+    REALS,
+    STATE,
+    TOO_LATE,
+    UNUSED,
+)
 from saecache_rl.cache.policies.hazard.learner import predict
 from saecache_rl.compiled import kernel
+from saecache_rl.handles import prefetch, square_root
 
 #: A lineage goes on through a block that had at most so many accesses …
 FEW = 60
@@ -84,7 +95,15 @@ def look_up(cache, state, chain, size):  # type: ignore[no-untyped-def]
     """Write the entries of a chain to ``state.chain``, -1 where not known; return how many of the prompt are."""
     known = 0
     prompt = min(cache.request[0].prompt_blocks, size)
+    mask = len(state.table) - 1
     for i in range(size):
+        if i + AHEAD < size:
+            later = chain[i + AHEAD]
+            e = np.int64(state.slots[later].entry)
+            if e >= 0:
+                prefetch(state.entries, e)
+            else:
+                prefetch(state.table, home(fingerprint_of(cache, cache.blocks[later].identity), mask))
         e = np.int64(state.slots[chain[i]].entry)
         fingerprint = fingerprint_of(cache, cache.blocks[chain[i]].identity)
         if e >= 0 and state.entries[e].fingerprint != fingerprint:  # the slot lost its block without an eviction
@@ -129,13 +148,14 @@ def _make(cache, state, chain, asking, start, end, generated, interval, reals): 
     place = number % len(state.segments)
     size = asking.size
     deepest = np.int64(state.chain[end - 1])
-    entry = state.entries[deepest]
+    entries = state.entries
+    entry = entries[deepest]
     segment = state.segments[place]
     segment.number = number
     segment.time = asking.now
     segment.entry = deepest
     segment.length = asking.prompt
-    segment.weight = (end - start) / size * math.sqrt(size / head.mean_length)
+    segment.weight = (end - start) / size * square_root(size / head.mean_length)
     segment.since = 0.0 if math.isnan(asking.since) else asking.since
     segment.log_gap = asking.log_gap
     segment.turn = asking.turn
@@ -182,17 +202,19 @@ def _make(cache, state, chain, asking, start, end, generated, interval, reals): 
     key = np.float64(GROUPED - number if head.by_hazard == 1 else release)
     dropped, times = np.int64(-1), np.int64(0)
     for i in range(start, end):
-        entry = state.entries[state.chain[i]]
+        entry = entries[state.chain[i]]
         if entry.curve != dropped:
             drop_curve(state, dropped, times)
             dropped, times = np.int64(entry.curve), np.int64(0)
         times += 1
         entry.curve = curve
         entry.segment = number
+        entry.flags &= 255 - DEEPEST
         block = cache.blocks[chain[i]]
         block.cls = cls
         block.key = key
         state.slots[chain[i]].release = release
+    entries[deepest].flags |= DEEPEST
     drop_curve(state, dropped, times)
 
 
@@ -249,10 +271,7 @@ def record(cache, state, chain, size, known, before, now, reals):  # type: ignor
     for i in range(size):
         e = np.int64(state.chain[i])
         if e >= 0:
-            # A segment that goes on in the next block does not end here; most do, and looking it up costs a division.
-            after = np.int64(state.chain[i + 1]) if i + 1 < size else np.int64(-1)
-            if after < 0 or entries[after].segment != entries[e].segment:
-                mark_used(state, e, now)
+            mark_used(state, e, now)
         elif i < prompt:
             fresh += 1
     unlist_chain(state, size)
@@ -260,6 +279,8 @@ def record(cache, state, chain, size, known, before, now, reals):  # type: ignor
     start = 0
     standing = -1
     interval = math.nan
+    time, log_interval = math.nan, math.nan
+    lineages, count, made = np.int64(-1), np.int64(-1), np.int64(-1)
     for i in range(size):
         slot = chain[i]
         e = np.int64(state.chain[i])
@@ -273,7 +294,10 @@ def record(cache, state, chain, size, known, before, now, reals):  # type: ignor
             entry.copies += 1
         if entry.count > 0:
             this_interval = now - entry.time
-            log = f.log_of(this_interval)
+            if entry.time != time:  # mostly that of the block before
+                time = entry.time
+                log_interval = f.log_of(this_interval)
+            log = log_interval
             if not math.isnan(entry.log_interval):
                 log = INTERVAL_KEPT * entry.log_interval + (1.0 - INTERVAL_KEPT) * log
             entry.log_interval = log
@@ -288,7 +312,10 @@ def record(cache, state, chain, size, known, before, now, reals):  # type: ignor
         if block.next_copy >= 0 or cache.first[block.identity] != slot:
             _look_again(cache, block.identity)
         generated = np.int64(block.flags & GENERATED != 0)
-        stands = (f.lineages_level(entry.lineages) << 8) | (f.size_level(entry.count) << 1) | generated
+        stands = standing
+        if entry.lineages != lineages or entry.count != count or generated != made:
+            lineages, count, made = np.int64(entry.lineages), np.int64(entry.count), generated
+            stands = (f.lineages_level(lineages) << 8) | (f.size_level(count) << 1) | generated
         if i > 0 and stands != standing:
             _make(cache, state, chain, asking, start, i, standing & 1, interval, reals)
             start = i
