@@ -49,7 +49,9 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 def environment(paths: list[Path], settings: Mapping[str, str]) -> dict[str, str]:
     """A process's variables: this checkout and `paths` come first on its path, of ours there are only `settings`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SAECACHE_")}
+    # Nor what a test of another module has left: an engine in this process turns vLLM's log down.
+    ours = ("SAECACHE_", "VLLM_LOGGING")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     path = os.pathsep.join(map(str, [ROOT, *paths]))
     return {**kept, **ENVIRONMENT, "PYTHONPATH": path, **settings}
 
