@@ -236,17 +236,26 @@ def make_room(state, size, hits, now):  # type: ignore[no-untyped-def]
 
 @kernel(types.void(STATE, INT, INT))
 def admit(state, size, hits):  # type: ignore[no-untyped-def]
-    """Insert ``state.chain[hits:size]`` into the shadow."""
+    """Insert ``state.chain[hits:size]`` into the shadow.
+
+    A shadow that began with this request may hold one of them without the blocks before it: those of which the pool
+    has only the copy that this request made were not there yet.
+    """
     head = state.head[0]
     for i in range(hits, size):
         e = np.int64(state.chain[i])
         entry = state.entries[e]
-        entry.flags |= IN_SHADOW
-        entry.children = 0
-        entry.parent = state.chain[i - 1] if i > 0 else -1
-        if i > 0:
-            state.entries[state.chain[i - 1]].children += 1
-        head.shadow_held += 1
+        if entry.flags & IN_SHADOW == 0:
+            entry.flags |= IN_SHADOW
+            entry.children = 0
+            entry.parent = -1
+            head.shadow_held += 1
+        if i > 0 and entry.parent < 0:
+            above = np.int64(state.chain[i - 1])
+            if state.entries[above].leaf >= 0:
+                remove_leaf(state, above)
+            entry.parent = above
+            state.entries[above].children += 1
     last = np.int64(state.chain[size - 1])
     if state.entries[last].children == 0 and state.entries[last].leaf < 0:
         add_leaf(state, last)
