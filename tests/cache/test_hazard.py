@@ -352,6 +352,7 @@ def test_metadata_is_bounded_and_flat() -> None:
     assert entries <= 16 * num_blocks + 1
     assert state.entries.dtype.itemsize <= 64
     assert state.segments.dtype.itemsize + state.levels.shape[1] <= 64
+    assert state.rows.shape[1] * state.rows.dtype.itemsize <= 64  # and as much again for the rows of its features
     size = simulator.cache.ints.nbytes
     simulator.serve(requests)
     assert simulator.evictions > 990_000
