@@ -146,6 +146,12 @@ class Trace:
         reply = np.where(self.reply_named, np.maximum(self.output_tokens, 1) - 1, 0)
         return (-(-(self.prompt_tokens.astype(np.int64) + reply) // self.block_size)).astype(np.int32)
 
+    def chain(self, r: int) -> IntColumn:
+        """Identities of the full blocks of request `r`, the prompt's, then those of its reply."""
+        prompt = self.prompt_blocks[self.prompt_start[r] : self.prompt_start[r + 1]]
+        generated = self.generated_blocks[self.generated_start[r] : self.generated_start[r + 1]]
+        return np.concatenate([prompt, generated])
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 over all that an engine reads, as hexadecimal text: equal traces, equal digests."""

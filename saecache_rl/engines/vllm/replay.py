@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from saecache_rl.cache.policy import Policy
 from saecache_rl.engines.vllm.needs import need_vllm
@@ -62,17 +61,10 @@ class Step:
 HASH_BYTES = 32
 
 
-def chain_of(trace: Trace, r: int) -> npt.NDArray[np.int32]:
-    """Identities of the full blocks of request `r`, the prompt's, then those of its reply."""
-    prompt = trace.prompt_blocks[trace.prompt_start[r] : trace.prompt_start[r + 1]]
-    generated = trace.generated_blocks[trace.generated_start[r] : trace.generated_start[r + 1]]
-    return np.concatenate([prompt, generated])
-
-
 def hints_of(trace: Trace, sessions: Sessions, r: int) -> dict[str, Any]:
     """Session and token types of request `r` as a client hints them; blocks of one type are one span."""
     size = trace.block_size
-    kinds = trace.token_type[chain_of(trace, r)]
+    kinds = trace.token_type[trace.chain(r)]
     edges = [*np.flatnonzero(np.diff(kinds, prepend=NUM_TOKEN_TYPES)).tolist(), len(kinds)]
     return {
         "session_id": f"s{sessions.session[r]}",
@@ -168,7 +160,7 @@ class Replay:
         from vllm.v1.request import Request
 
         t, size = self.trace, self.trace.block_size
-        chain = chain_of(t, r)
+        chain = t.chain(r)
         prompt_tokens = int(t.prompt_tokens[r])
         output_tokens = max(int(t.output_tokens[r]), 1) if t.reply_named[r] else 1
         tokens: list[int] = []
@@ -258,5 +250,5 @@ class Replay:
         if not self._tokens:
             return [h & 0xFFFFFFFF if isinstance(h, int) else int.from_bytes(h[-4:], "big") for h in hashes]
         convert = maybe_convert_block_hash if self._events else bytes
-        self._identity.update(zip(map(convert, request.block_hashes), chain_of(self.trace, r).tolist(), strict=False))
+        self._identity.update(zip(map(convert, request.block_hashes), self.trace.chain(r).tolist(), strict=False))
         return [self._identity[h] for h in hashes]

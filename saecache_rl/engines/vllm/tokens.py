@@ -66,9 +66,7 @@ def request_tokens(trace: Trace, r: int, vocabulary: int) -> tuple[list[int], li
     What fills no block is drawn from the request's number, so that it is like no other request's.
     """
     size = trace.block_size
-    prompt = trace.prompt_blocks[trace.prompt_start[r] : trace.prompt_start[r + 1]]
-    generated = trace.generated_blocks[trace.generated_start[r] : trace.generated_start[r + 1]]
-    tokens = block_tokens(np.concatenate([prompt, generated]), size, vocabulary).reshape(-1)
+    tokens = block_tokens(trace.chain(r), size, vocabulary).reshape(-1)
     end = int(trace.prompt_tokens[r]) + int(trace.output_tokens[r])
     left = _draw(np.array([-1 - r]), max(end - len(tokens), 0), vocabulary - FIRST_ID)[0]
     whole = np.concatenate([tokens, left])[:end].tolist()

@@ -17,18 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from saecache_rl.engines.vllm.tiny_model import tiny_model
+from tests.engines.vllm.support import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[3]
 BLOCK = 32
 BLOCKS = 64
-#: What vLLM needs on a CPU; and on any machine, to start without the network.
-ENVIRONMENT = {
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 ENGINE: Mapping[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,

@@ -17,11 +17,14 @@ with warnings.catch_warnings():
     import saecache_rl.engines.vllm.scheduler  # noqa: F401
 
 from saecache_rl.cache.policy import Policy
+from saecache_rl.configured import by_name
 from saecache_rl.engines.vllm.replay import Replay
 from saecache_rl.workloads.trace import Trace
 from tests.support import tiny_trace
 
 BLOCK = 16
+#: What vLLM needs on a CPU; and on any machine, to start without the network.
+ENVIRONMENT: dict[str, str] = {**by_name("engine", "vllm_cpu_tiny")["environment"], "VLLM_NO_USAGE_STATS": "1"}
 
 
 def replay(policy: Policy | None, num_blocks: int, trace: Trace | None = None, **options: Any) -> Replay:

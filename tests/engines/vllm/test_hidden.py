@@ -29,11 +29,7 @@ pytestmark = pytest.mark.live
 HIDDEN, BLOCK, BLOCKS, CHUNK = 128, 32, 64, 256
 YES, NO = 11, 200  # the last token of a prompt says what the network learns
 ENVIRONMENT = {
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
+    **support.ENVIRONMENT,
     "VLLM_LOGGING_LEVEL": "ERROR",
     plugin.AGENT: "saecache_fixed",
 }

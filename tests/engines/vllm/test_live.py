@@ -25,7 +25,6 @@ from saecache_rl.engines.stats import WindowStats
 from saecache_rl.engines.vllm.live import LiveEngine
 from saecache_rl.engines.vllm.live_settings import LiveSettings
 from saecache_rl.engines.vllm.recorded import Recorded, victims_by_request
-from saecache_rl.engines.vllm.replay import chain_of
 from saecache_rl.engines.vllm.scale import scaled
 from saecache_rl.engines.vllm.serving import Serving
 from saecache_rl.envs.tuning import PrefixCacheTuningEnv
@@ -46,12 +45,7 @@ OVERLAPPING = LiveSettings(
     loop="open",
     speed=1e6,
     max_num_seqs=4,
-    environment={
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "HF_HUB_OFFLINE": "1",
-    },
+    environment=support.ENVIRONMENT,
 )
 ONE_BY_ONE = replace(OVERLAPPING, loop="one_by_one")
 TRACE = scaled(tiny_trace(0, 80), 32, 2048)
@@ -153,7 +147,7 @@ def evicted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[LiveEn
     def identities(live: LiveEngine) -> list[int]:
         known: dict[bytes, int] = {}
         for name, of in chains:
-            known.update(zip(of, chain_of(live.trace, int(name.split("-")[0])).tolist(), strict=False))
+            known.update(zip(of, live.trace.chain(int(name.split("-")[0])).tolist(), strict=False))
         return [known[h] for h in hashes]
 
     return identities
