@@ -30,7 +30,7 @@ from saecache_rl.engines.vllm.handle import (
     work_at,
 )
 from saecache_rl.engines.vllm.nodes import NODES, find_node, nodes_at, tidy_node
-from saecache_rl.engines.vllm.retention import end_retention, retention_at
+from saecache_rl.engines.vllm.retention import end_retention, restore, retention_at
 
 
 @kernel(types.void(CACHE, INT))
@@ -113,6 +113,7 @@ def access(handle, ids, prompt, token_types, block_size):  # type: ignore[no-unt
         slot = ids[i] - 1
         chain[i] = slot
         _reference(cache, slot)
+        restore(cache, retention, slot)
         block = cache.blocks[slot]
         if block.session != cache.request[0].session:
             block.flags |= SHARED

@@ -24,7 +24,7 @@ from saecache_rl.engines.vllm.handle import (
     work_at,
 )
 from saecache_rl.engines.vllm.nodes import NODES, add_node, find_node, nodes_at, tidy_node
-from saecache_rl.engines.vllm.retention import retain, retention_at
+from saecache_rl.engines.vllm.retention import restore, retain, retention_at
 from saecache_rl.vocabulary import NUM_QUEUES
 
 
@@ -113,6 +113,7 @@ def release_blocks(handle, ids):  # type: ignore[no-untyped-def]
         if slot < 0:
             continue
         if blocks[slot].identity >= 0:
+            restore(cache, retention, slot)
             chain[size] = slot
             size += 1
             continue

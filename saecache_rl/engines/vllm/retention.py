@@ -120,6 +120,15 @@ def retain(cache, retention, slot, now):  # type: ignore[no-untyped-def]
         retention.next_end[0] = min(retention.next_end[0], retention.until[slot])
 
 
+@kernel(types.void(CACHE, RETENTION, INT))
+def restore(cache, retention, slot):  # type: ignore[no-untyped-def]
+    """Before the policy looks at a slot in use: give it the key and class that the policy last set."""
+    block = cache.blocks[slot]
+    if block.cls == len(cache.heaps) - 1:
+        block.key = retention.plain_key[slot]
+        block.cls = retention.plain_cls[slot]
+
+
 @kernel(types.void(CACHE, RETENTION, types.float64))
 def end_retention(cache, retention, now):  # type: ignore[no-untyped-def]
     """Give blocks whose time is over back to the policy, under the key and class that it last set."""

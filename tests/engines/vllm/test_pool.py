@@ -245,6 +245,17 @@ def test_a_request_without_reuse_goes_first() -> None:
     check_agreement(manager)
 
 
+def test_a_block_that_is_used_after_all_is_one_like_others() -> None:
+    on = replay(LRU(), 20)
+    manager = on.manager
+    once(manager, make_request(on, "spent", tokens(5, 2), {"no_reuse": True}))
+    assert once(manager, make_request(on, "after all", tokens(5, 2))) == 5 * BLOCK
+    once(manager, make_request(on, "new", tokens(5, 3)))
+    once(manager, make_request(on, "large", tokens(13, 4)))
+    assert once(manager, make_request(on, "new again", tokens(5, 3))) == 5 * BLOCK
+    check_agreement(manager)
+
+
 def test_several_groups_and_other_attention_are_refused_by_name() -> None:
     import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
