@@ -7,7 +7,7 @@ from saecache_rl.agents.composite import Composite
 from saecache_rl.agents.fixed import Fixed
 from saecache_rl.agents.frozen import Frozen
 from saecache_rl.agents.gaps import LogNormalGaps
-from saecache_rl.agents.meta import Bandit
+from saecache_rl.agents.meta import Bandit, ParameterBandit
 from saecache_rl.agents.position import PositionalDecay
 from saecache_rl.agents.queue_weights import QueueWeights
 from saecache_rl.agents.token_weights import TokenWeights
@@ -20,6 +20,7 @@ __all__ = [
     "Frozen",
     "LogNormalGaps",
     "Module",
+    "ParameterBandit",
     "PositionalDecay",
     "QueueWeights",
     "State",

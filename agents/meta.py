@@ -28,6 +28,10 @@ class Bandit(Module):
     arm.
     """
 
+    #: What it is called in messages.
+    slot = "meta"
+    #: Values of the grid lie above this.
+    above = 0.0
     state_names = ("_order", "_counts", "_rewards", "_tried", "_arm", "_windows", "_hit_tokens", "_prompt_tokens")
 
     def __init__(
@@ -45,13 +49,13 @@ class Bandit(Module):
         self.names = tuple(grid)
         for name in self.names:
             if isinstance(grid[name], str) or not len(grid[name]):
-                raise InputError(f"meta: grid.{name} is {grid[name]!r}; give a list of at least one number")
+                raise InputError(f"{self.slot}: grid.{name} is {grid[name]!r}; give a list of at least one number")
             for value in grid[name]:
-                check_option("meta", f"grid.{name}", value, 0.0, 1e6)
+                check_option(self.slot, f"grid.{name}", value, self.above, 1e6)
         self.arms = tuple(itertools.product(*(tuple(float(v) for v in grid[name]) for name in self.names)))
-        self.hold = int(check_option("meta", "hold", hold, 0.0, 1e6))
-        self.exploration = check_option("meta", "exploration", exploration, 0.0, 1e6)
-        self.discount = check_option("meta", "discount", discount, 0.0, 1.0)
+        self.hold = int(check_option(self.slot, "hold", hold, 0.0, 1e6))
+        self.exploration = check_option(self.slot, "exploration", exploration, 0.0, 1e6)
+        self.discount = check_option(self.slot, "discount", discount, 0.0, 1.0)
         self.reset(0)
 
     @property
@@ -94,3 +98,24 @@ class Bandit(Module):
         counts = np.maximum(self._counts, 1e-12)
         width = np.sqrt(2.0 * max(0.0, math.log(max(1.0, float(counts.sum())))) / counts)
         return int(np.argmax(self._rewards / counts + self.exploration * width))
+
+
+class ParameterBandit(Bandit):
+    """The same over parameters of the policy, which it owns: for those that nothing but trial shows a value of."""
+
+    slot = "parameter bandit"
+    above = -1e300
+
+    @property
+    def owns(self) -> tuple[str, ...]:
+        """The names of its grid."""
+        return self.names
+
+    def suggest(self) -> dict[str, float]:
+        """No hyperparameters."""
+        return {}
+
+    def update(self, stats: WindowStats, params: PolicyParams, reward: float) -> dict[str, float]:
+        """Credit the arm that is held; return the values of the next."""
+        super().update(stats, params, reward)
+        return dict(zip(self.names, self.arms[self._arm], strict=True))

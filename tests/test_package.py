@@ -21,7 +21,7 @@ checkout = pytest.mark.skipif(
 RUN_EVERYTHING = """
 import gc
 from numba.core.dispatcher import Dispatcher
-from saecache_rl.cache.policies import lfu, lru, optimum, saecache, unicache
+from saecache_rl.cache.policies import lfu, lpc, lru, marconi, optimum, saecache, tlru, unicache, workload_aware
 from saecache_rl.cache.policies.hazard.policy import GuardedHazard, Hazard
 from saecache_rl.engines.capacity import auto_capacity
 from saecache_rl.engines.simulator import Simulator
@@ -31,7 +31,8 @@ from saecache_rl.workloads.catalogue import make
 trace = make("balanced", "requests=300")
 num_blocks = auto_capacity(trace)
 plain = (lru.LRU(), lfu.LFU(), unicache.UniCache(), saecache.SAECache(), optimum.Optimum())
-for policy in (*plain, Hazard(), GuardedHazard()):
+peers = (tlru.TailOptimizedLRU(), workload_aware.WorkloadAware(), marconi.Marconi(), lpc.LPC())
+for policy in (*plain, *peers, Hazard(), GuardedHazard()):
     simulator = Simulator(trace, policy, num_blocks)
     for predictor in (OnlineLogistic(), TurnCount()):
         predictor.continues(trace, simulator.sessions)

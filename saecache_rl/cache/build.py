@@ -36,6 +36,7 @@ IntArray = npt.NDArray[np.int32]
 def empty_cache(
     policy: Policy,
     num_blocks: int,
+    block_size: int,
     *,
     parent: IntArray,
     offset: IntArray,
@@ -48,6 +49,7 @@ def empty_cache(
     Args:
         policy: whose classes, ghosts and state are laid out.
         num_blocks: N, at least 1.
+        block_size: tokens in a block.
         parent, offset, token_type: (U,) per identity, see `Trace`.
         fingerprint: (U,) what outlives a block where identities are used again; None: the identity itself.
         future: next uses, for an oracle.
@@ -74,6 +76,7 @@ def empty_cache(
     pool = np.zeros(1, POOL)
     pool["free"] = num_blocks
     pool["closed"] = policy.closed
+    pool["block_size"] = block_size
     reals, ints = policy.state(num_blocks)
     identities = len(parent)
     return Cache(

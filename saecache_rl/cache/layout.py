@@ -73,6 +73,7 @@ POOL = np.dtype(
         ("horizon", "f8"),  # above 0: a lazy class's score is asked for its lowest value until so many seconds from now
         ("span", "f8"),  # seconds for which floors are made
         ("looked", "i8"),  # scores asked for since the floors were made
+        ("block_size", "i8"),  # tokens
     ],
     align=True,
 )
@@ -83,13 +84,14 @@ REQUEST = np.dtype(
         ("number", "i8"),
         ("prompt_start", "i8"),  # where its prompt blocks stand in the trace
         ("generated_start", "i8"),
+        ("probability", "f8"),  # that its session sends another request, says the predictor; 0 without one
         ("session", "i4"),
         ("turn", "i4"),
         ("prompt_tokens", "i4"),
         ("output_tokens", "i4"),
         ("prompt_blocks", "i4"),  # full blocks of its prompt
         ("agentic", "u1"),  # its session has had tools, calls of them, or their outputs
-        ("continues", "u1"),  # the predictor expects another turn
+        ("continues", "u1"),  # the predictor expects another turn: that probability is above a half
         ("ended_for_tool", "u1"),
     ],
     align=True,

@@ -94,7 +94,8 @@ class Policy:
     name: ClassVar[str]
     #: True where it reads what a live engine could not know; every output says so.
     oracle: ClassVar[bool] = False
-    #: True where it reads `cache.request[0].continues`: a predictor that sees ahead then makes its result an oracle's.
+    #: True where it reads `continues` or `probability` of `cache.request[0]`: a predictor that sees ahead then makes
+    #: its result an oracle's.
     uses_predictor: ClassVar[bool] = False
     #: True: leaves only, so that resident blocks are whole prefixes.
     closed: ClassVar[bool] = True

@@ -41,6 +41,7 @@ class Requests(NamedTuple):
     turn: Any  # (R,) int32
     agentic: Any  # (R,) uint8
     continues: Any  # (R,) uint8
+    probability: Any  # (R,) float64
     ended_for_tool: Any  # (R,) uint8
     gap_seconds: Any  # (R,) float64, nan where no earlier turn
     gap_kind: Any  # (R,) uint8, 0 chat or 1 agentic: the kind of the session when the gap began
@@ -178,11 +179,12 @@ def serve(handle, block_size, begin, end):  # type: ignore[no-untyped-def]
         _ints(h[18], h[19]),
         _bytes(h[20], h[21]),
         _bytes(h[22], h[23]),
-        _bytes(h[24], h[25]),
-        _reals(h[26], h[27]),
-        _bytes(h[28], h[29]),
+        _reals(h[24], h[25]),
+        _bytes(h[26], h[27]),
+        _reals(h[28], h[29]),
+        _bytes(h[30], h[31]),
     )
-    h = h[30:]
+    h = h[32:]
     counters = Counters(
         _longs(h[0], h[1]), _by_queue(h[2], h[3]), _by_type(h[4], h[5]), _by_bin(h[6], h[7]), _by_kind(h[8], h[9])
     )
@@ -214,6 +216,7 @@ def serve(handle, block_size, begin, end):  # type: ignore[no-untyped-def]
         request.prompt_blocks = full
         request.agentic = requests.agentic[r]
         request.continues = requests.continues[r]
+        request.probability = requests.probability[r]
         request.ended_for_tool = requests.ended_for_tool[r]
         matchable = (tokens - 1) // block_size
         hits = match(cache, prompt, matchable)

@@ -29,11 +29,11 @@ def _requests(trace: Trace, sessions: Sessions, continues: npt.NDArray[np.float6
     """The columns that the compiled loop reads."""
     count = trace.num_requests
     if continues is None:
-        expected = np.zeros(count, np.uint8)
+        probability = np.zeros(count, np.float64)
     elif continues.shape != (count,) or not np.isfinite(continues).all():
         raise InputError(f"{trace.name}: the predictor must give {count} finite probabilities, one a request")
     else:
-        expected = (continues > CONTINUES).astype(np.uint8)
+        probability = np.ascontiguousarray(continues, np.float64)
     # The kind of a session when a gap began is that of its previous request.
     gap_kind = np.zeros(count, np.uint8)
     order = np.argsort(sessions.session, kind="stable")
@@ -52,7 +52,8 @@ def _requests(trace: Trace, sessions: Sessions, continues: npt.NDArray[np.float6
         session=sessions.session,
         turn=sessions.turn,
         agentic=sessions.agentic,
-        continues=expected,
+        continues=(probability > CONTINUES).astype(np.uint8),
+        probability=probability,
         ended_for_tool=((trace.flags & ENDED_FOR_TOOL) != 0).astype(np.uint8),
         gap_seconds=gap_seconds,
         gap_kind=gap_kind,
@@ -134,6 +135,7 @@ class Simulator:
         self.cache = empty_cache(
             self.policy,
             self.num_blocks,
+            trace.block_size,
             parent=trace.parent,
             offset=trace.offset,
             token_type=trace.token_type,

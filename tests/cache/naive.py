@@ -42,9 +42,16 @@ class NaivePool:
     """Serves a trace one request at a time; `slots` is what each physical slot holds."""
 
     def __init__(
-        self, trace: Trace, sessions: Sessions, policy: str, num_blocks: int, params: dict[str, float]
+        self,
+        trace: Trace,
+        sessions: Sessions,
+        policy: str,
+        num_blocks: int,
+        params: dict[str, float],
+        continues: list[float] | None = None,
     ) -> None:
         self.trace, self.sessions, self.policy, self.params = trace, sessions, policy, params
+        self.continues = continues
         self.slots: list[Slot | None] = [None] * num_blocks
         self.free = list(range(num_blocks - 1, -1, -1))
         self.now = 0.0

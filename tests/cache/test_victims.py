@@ -8,17 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saecache_rl.cache.policies.lfu import LFU
+from saecache_rl.cache.policies.lpc import LPC
 from saecache_rl.cache.policies.lru import LRU
+from saecache_rl.cache.policies.marconi import Marconi
 from saecache_rl.cache.policies.optimum import Optimum
 from saecache_rl.cache.policies.saecache import SHALLOW, SAECache
+from saecache_rl.cache.policies.tlru import TailOptimizedLRU
 from saecache_rl.cache.policies.unicache import UniCache
+from saecache_rl.cache.policies.workload_aware import WorkloadAware
 from saecache_rl.cache.policy import Policy
 from saecache_rl.engines.simulator import Simulator
 from saecache_rl.workloads.trace import Trace
 from tests.cache.naive import NaivePool
+from tests.cache.naive_llm import REFERENCES
 from tests.cache.strategies import traces
 
-POLICIES: list[Policy] = [LRU(), LFU(), UniCache(), SAECache(), Optimum()]
+LLM_PEERS: list[Policy] = [TailOptimizedLRU(), WorkloadAware(), Marconi(), LPC()]
+POLICIES: list[Policy] = [LRU(), LFU(), UniCache(), SAECache(), Optimum(), *LLM_PEERS]
 
 
 def check_invariants(simulator: Simulator) -> None:
@@ -52,8 +58,17 @@ def check_against_scan(policy: Policy, trace: Trace, extra: int, data: st.DataOb
     space = policy.space()
     action = data.draw(st.lists(st.floats(-1, 1), min_size=len(space), max_size=len(space)))
     params = space.from_action(action)
-    simulator = Simulator(trace, policy, int(trace.request_blocks.max()) + extra)
-    naive = NaivePool(trace, simulator.sessions, policy.name, simulator.num_blocks, params.as_dict())
+    if policy.name == "tlru":  # of the order of the small prompts
+        lengths = st.lists(st.integers(1, 20), min_size=2, max_size=2)
+        params = params.replace(dict(zip(space.names, data.draw(lengths), strict=True)))
+    continues = None
+    if policy.name == "lpc":
+        probability = st.sampled_from([0.0, 0.1, 0.45, 0.5, 0.52, 0.7, 1.0])
+        continues = data.draw(st.lists(probability, min_size=trace.num_requests, max_size=trace.num_requests))
+    room = int(trace.request_blocks.max()) + extra
+    simulator = Simulator(trace, policy, room, continues=None if continues is None else np.array(continues))
+    reference = REFERENCES.get(policy.name, NaivePool)
+    naive = reference(trace, simulator.sessions, policy.name, room, params.as_dict(), continues)
     for request in range(trace.num_requests):
         simulator.serve(1, params)
         naive.deepest *= 0.99  # once a window, here a request

@@ -12,7 +12,6 @@ from typing import Any
 
 from scipy.special import expit
 
-from saecache_rl.engines.simulator import CONTINUES
 from saecache_rl.engines.vllm.plugin import PREDICTOR
 from saecache_rl.engines.vllm.serving import Served, logger
 from saecache_rl.errors import InputError
@@ -59,7 +58,7 @@ def check_hidden_size(network: Network, model_config: Any, path: str) -> None:
         )
 
 
-def predictor_of(found: Weights | Network) -> Callable[[Served], bool]:
+def predictor_of(found: Weights | Network) -> Callable[[Served], float]:
     """Return what the engine asks when a request is over."""
     if isinstance(found, Network):
         return ByHiddenState()
@@ -73,7 +72,7 @@ class ByFigures:
         """Take weights without words."""
         self.weights = weights
 
-    def probability(self, served: Served) -> float:
+    def __call__(self, served: Served) -> float:
         """Return how likely it is that the session of a request that is over goes on."""
         facts = served.facts
         row = figures_of(
@@ -87,25 +86,21 @@ class ByFigures:
         )
         return float(expit(row @ self.weights.figures)[0])
 
-    def __call__(self, served: Served) -> bool:
-        """Whether the session goes on."""
-        return self.probability(served) > CONTINUES
-
 
 class ByHiddenState:
     """Says what the network in the worker has said of the request's prompt.
 
     Attributes:
-        missing: requests that gave a reply and of whose prompt nothing was said: then no.
+        missing: requests that gave a reply and of whose prompt nothing was said: then 0.
     """
 
     def __init__(self) -> None:
         self.missing = 0
 
-    def __call__(self, served: Served) -> bool:
-        """Whether the session goes on."""
+    def __call__(self, served: Served) -> float:
+        """Return how likely it is that the session goes on."""
         if served.continues is not None:
-            return served.continues > CONTINUES
+            return served.continues
         if served.facts.output_tokens > 0:
             self.missing += 1
             if self.missing & (self.missing - 1) == 0:  # 1, 2, 4, …
@@ -114,4 +109,4 @@ class ByHiddenState:
                     "VLLM_PLUGINS, if set, names saecache_rl",
                     self.missing,
                 )
-        return False
+        return 0.0

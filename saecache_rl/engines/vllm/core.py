@@ -19,6 +19,7 @@ from saecache_rl.cache.layout import HEAP, ON_ACCESS, ON_EVICT, ON_RELEASE, SCOR
 from saecache_rl.cache.params import PolicyParams
 from saecache_rl.cache.policy import Policy, no_access
 from saecache_rl.engines.serve import DEEPEST_DECAY, Counters
+from saecache_rl.engines.simulator import CONTINUES
 from saecache_rl.engines.stats import NUM_GAP_KINDS, NUM_OFFSET_BINS, WindowStats
 from saecache_rl.engines.vllm import admit, give_back, repair
 from saecache_rl.engines.vllm.handle import CALL, NO_HINT, Work
@@ -38,6 +39,7 @@ class RequestFacts:
     """What is known of one request; `LiveCache` reads it, whoever serves requests fills it in.
 
     prompt: (n,) fingerprints of the prompt's full blocks; types: (n,) their token types.
+    probability: that the session sends another request, says the predictor.
     gap_seconds: since the session's previous request, nan at turn 0; gap_kind: 1 if the session was agentic then.
     priority: 0 to 99 with `retention_seconds`; -1: its blocks will not be used again; NO_HINT.
     access: number of its access, given by `LiveCache.access`.
@@ -49,7 +51,7 @@ class RequestFacts:
     prompt_tokens: int = 0
     output_tokens: int = 0
     agentic: bool = False
-    continues: bool = False
+    probability: float = 0.0
     ended_for_tool: bool = False
     gap_seconds: float = float("nan")
     gap_kind: int = 0
@@ -141,6 +143,7 @@ class LiveCache:
         cache = empty_cache(
             policy,
             num_blocks,
+            self.block_size,
             parent=np.full(rows, UNUSED, np.int32),
             offset=np.zeros(rows, np.int32),
             token_type=np.zeros(rows, np.uint8),
@@ -174,7 +177,7 @@ class LiveCache:
             facts.output_tokens,
             len(facts.prompt),
             facts.agentic,
-            facts.continues,
+            facts.probability > CONTINUES,
             facts.ended_for_tool,
             facts.access,
             max(facts.prompt_tokens - 1, 0) // self.block_size,
@@ -184,6 +187,7 @@ class LiveCache:
             self.clock(),
             facts.gap_seconds,
             facts.retention_seconds,
+            facts.probability,
         )
 
     def access(self, facts: RequestFacts, blocks: BlockIds) -> None:

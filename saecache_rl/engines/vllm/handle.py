@@ -41,6 +41,7 @@ CALL = np.dtype(
         ("now", "f8"),
         ("gap_seconds", "f8"),
         ("retention_seconds", "f8"),
+        ("probability", "f8"),  # that the session goes on
     ]
 )
 NO_REUSE, NO_HINT = -1, -2
@@ -121,5 +122,6 @@ def set_request(cache, work):  # type: ignore[no-untyped-def]
     request.prompt_blocks = call.prompt_blocks
     request.agentic = call.agentic
     request.continues = call.continues
+    request.probability = call.probability
     request.ended_for_tool = call.ended_for_tool
     cache.pool[0].now = max(cache.pool[0].now, work.call[0].now)

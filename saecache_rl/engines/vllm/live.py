@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from saecache_rl.cache.params import PolicyParams
 from saecache_rl.cache.policy import Policy
-from saecache_rl.engines.simulator import CONTINUES
 from saecache_rl.engines.stats import WindowStats
 from saecache_rl.engines.vllm.live_settings import LiveSettings
 from saecache_rl.engines.vllm.model import Driven, LiveModel
@@ -93,7 +92,7 @@ class LiveEngine:
                 raise InputError(f"{trace.name}: {name} must have {trace.num_requests} rows, one a request replayed")
         self.policy, self.num_blocks = policy, num_blocks
         self.sessions = lineage(trace) if sessions is None else sessions
-        self._continues = None if continues is None else continues > CONTINUES
+        self._continues = continues
         self._model, self._shared = model, model is not None
         if model is not None and (model.num_blocks != num_blocks or model.max_model_len < self._longest):
             raise InputError("the shared model was started for another capacity or shorter requests")
@@ -144,9 +143,9 @@ class LiveEngine:
     def _ended_for_tool(self, served: Served) -> bool:
         return bool(self.trace.flags[_number(served.request_id)] & ENDED_FOR_TOOL)
 
-    def _goes_on(self, served: Served) -> bool:
+    def _goes_on(self, served: Served) -> float:
         assert self._continues is not None
-        return bool(self._continues[_number(served.request_id)])
+        return float(self._continues[_number(served.request_id)])
 
     @property
     def done(self) -> bool:

@@ -33,9 +33,12 @@ class Comparison:
     replay: Replay
 
 
-def simulated(trace: Trace, num_blocks: int, agent: Any, window: int) -> tuple[Simulator, list[npt.NDArray[np.int64]]]:
+def simulated(
+    trace: Trace, num_blocks: int, agent: Any, window: int, continues: npt.NDArray[np.float64] | None = None
+) -> tuple[Simulator, list[npt.NDArray[np.int64]]]:
     """A simulator that has served the trace under `agent`, and the blocks evicted for each request."""
-    simulator = Simulator(trace, Recorded(agent.policy, int(trace.request_blocks.sum())), num_blocks)
+    policy = Recorded(agent.policy, int(trace.request_blocks.sum()))
+    simulator = Simulator(trace, policy, num_blocks, continues=continues)
     stats = WindowStats.empty()
     while not simulator.done:
         stats = simulator.serve(window, agent.act(stats))
@@ -44,7 +47,12 @@ def simulated(trace: Trace, num_blocks: int, agent: Any, window: int) -> tuple[S
 
 
 def compare(
-    trace: Trace, num_blocks: int, agents: tuple[Any, Any] | None, window: int = 2**31, **options: Any
+    trace: Trace,
+    num_blocks: int,
+    agents: tuple[Any, Any] | None,
+    window: int = 2**31,
+    continues: npt.NDArray[np.float64] | None = None,
+    **options: Any,
 ) -> Comparison:
     """Serve the trace on both sides, one request after another.
 
@@ -53,12 +61,13 @@ def compare(
         num_blocks: capacity, vLLM's null block not counted.
         agents: one for each side, alike; None: LRU against vLLM's own pool.
         window: requests between two decisions.
+        continues: (R,) the predictor's probability that a request's session goes on; None: never.
         options: of `Replay`.
     """
     ours, theirs = agents or (Constant(LRU()), None)
     trace = scaled(trace, trace.block_size, 2**31)
-    simulator, victims = simulated(trace, num_blocks, ours, window)
-    replay = Replay(trace, num_blocks, theirs, simulator.sessions, window, **options)
+    simulator, victims = simulated(trace, num_blocks, ours, window, continues)
+    replay = Replay(trace, num_blocks, theirs, simulator.sessions, window, continues=continues, **options)
     differing = []
     for r in range(trace.num_requests):
         step = replay.serve(r)

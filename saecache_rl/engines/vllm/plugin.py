@@ -124,7 +124,7 @@ def choice_of_environment(environment: Mapping[str, str] | None = None) -> Choic
     return Choice(agent=agent, window=settings.window, predictor=predictor, template=_template(), file=file)
 
 
-def _predictor(path: str | None) -> Callable[[Served], bool] | None:
+def _predictor(path: str | None) -> Callable[[Served], float] | None:
     if not path:
         return None
     from saecache_rl.engines.vllm.continuation import check_hidden_size, load_predictor, predictor_of

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from saecache_rl.cache.policy import Policy
 from saecache_rl.engines.vllm.needs import need_vllm
@@ -99,6 +100,7 @@ class Replay:
         events: bool = True,
         tokens: bool = False,
         at_once: int | None = None,
+        continues: npt.NDArray[np.float64] | None = None,
     ) -> None:
         """Make the manager.
 
@@ -112,6 +114,7 @@ class Replay:
                 the queue of free ones, and our pool takes its short ways.
             tokens: make the tokens of each block and have vLLM hash them.
             at_once: tokens of a reply that are decoded at once, at most; None: up to the end of a block.
+            continues: (R,) the predictor's probability that a request's session goes on; None: never.
         """
         need_vllm()
         import torch
@@ -122,6 +125,7 @@ class Replay:
         from saecache_rl.engines.vllm.manager import PolicyKVCacheManager
 
         self.trace, self.sessions, self.clock = trace, sessions, ReplayClock()
+        self._continues = continues
         size = trace.block_size
         spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
         config = KVCacheConfig(
@@ -140,7 +144,8 @@ class Replay:
             self.manager = kv_cache_manager.KVCacheManager(**options)
         else:
             agent = Constant(agent) if isinstance(agent, Policy) else agent
-            choice = Choice(agent, window, self.clock, ended_for_tool=self._ended_for_tool)
+            predictor = None if continues is None else self._goes_on
+            choice = Choice(agent, window, self.clock, predictor, ended_for_tool=self._ended_for_tool)
             self.manager = PolicyKVCacheManager(**options, choice=choice)
         kv_cache_utils.init_none_hash(sha256)
         self.hasher = kv_cache_utils.get_request_block_hasher(size, sha256)
@@ -153,6 +158,10 @@ class Replay:
     def _ended_for_tool(self, served: Served) -> bool:
         r = self._numbers.get(served.request_id)
         return r is not None and bool(self.trace.flags[r] & ENDED_FOR_TOOL)
+
+    def _goes_on(self, served: Served) -> float:
+        r = self._numbers.get(served.request_id)
+        return 0.0 if r is None or self._continues is None else float(self._continues[r])
 
     def request(self, r: int) -> tuple[Any, list[int]]:
         """vLLM's request number `r`, and the tokens of its reply."""

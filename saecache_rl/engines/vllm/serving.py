@@ -37,7 +37,7 @@ logger = logging.getLogger("vllm.saecache_rl")
 class Served:
     """One request, from its first blocks to its last.
 
-    facts: what the cache reads. continues is set by the predictor, if any, before the blocks are given back.
+    facts: what the cache reads. probability is set by the predictor, if any, before the blocks are given back.
     continues: the probability that a predictor in the worker gave when the prompt was computed; None without one.
     """
 
@@ -56,7 +56,7 @@ class Choice:
     agent: anything with `name`, `policy`, `act`, `observe` (`saecache_rl.agents.Agent`).
     window: requests between two decisions of the agent.
     clock: seconds; a replay sets its own.
-    predictor: says of a request that is over whether its session goes on; None: never.
+    predictor: says of a request that is over how likely its session goes on; None: it does not.
     template: of the chat template's special tokens; None: token types are unknown without hints.
     file: where the agent is saved, if anywhere.
     ended_for_tool: says of a request that is over whether its reply called a tool, in a replay; None: the template's
@@ -66,7 +66,7 @@ class Choice:
     agent: Any
     window: int = 100
     clock: Callable[[], float] = time.monotonic
-    predictor: Callable[[Served], bool] | None = None
+    predictor: Callable[[Served], float] | None = None
     template: Template | None = None
     ended_for_tool: Callable[[Served], bool] | None = None
     file: AgentFile | None = None
@@ -211,7 +211,7 @@ class Serving:
         self.sessions.end(facts.session, added, facts.agentic)
         if self.choice.predictor is not None and served.hints.session_kind != "single":
             try:
-                facts.continues = bool(self.choice.predictor(served))
+                facts.probability = float(self.choice.predictor(served))
             except Exception as error:
                 self.failed("predictor", error)
         return served

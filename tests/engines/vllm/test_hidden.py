@@ -198,7 +198,7 @@ def test_the_first_prediction_of_a_request_stays() -> None:
     serving.predicted({"a": 0.75, "unknown": 0.5})
     serving.predicted({"a": 0.25})
     assert served.continues == 0.75
-    assert ByHiddenState()(served)
+    assert ByHiddenState()(served) == 0.75
 
 
 def _served(**facts: Any) -> Served:
@@ -212,9 +212,9 @@ def _served(**facts: Any) -> Served:
 
 def test_without_a_prediction_no_and_counted() -> None:
     predictor = ByHiddenState()
-    assert not predictor(_served())
+    assert predictor(_served()) == 0.0
     assert predictor.missing == 1
-    assert not predictor(_served(output_tokens=0))  # aborted before its first token
+    assert predictor(_served(output_tokens=0)) == 0.0  # aborted before its first token
     assert predictor.missing == 1
 
 
@@ -224,9 +224,9 @@ def test_figures_of_a_live_request_are_those_of_the_simulation() -> None:
     weights[FIGURES.index("ended_for_tool")] = 3.0
     weights[FIGURES.index("ln_past_gap")] = 1.0
     predictor = ByFigures(Weights(weights, np.zeros(0)))
-    assert predictor.probability(_served()) == pytest.approx(1 / (1 + np.exp(1)))
-    assert predictor(_served(ended_for_tool=True))
-    gone = predictor.probability(_served(turn=2, gap_seconds=np.e - 1))
+    assert predictor(_served()) == pytest.approx(1 / (1 + np.exp(1)))
+    assert predictor(_served(ended_for_tool=True)) == pytest.approx(1 / (1 + np.exp(-2)))
+    gone = predictor(_served(turn=2, gap_seconds=np.e - 1))
     assert gone == pytest.approx(1 / (1 + np.exp(-0.1)))
 
 

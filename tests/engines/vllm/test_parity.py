@@ -28,14 +28,17 @@ from tests.support import TraceBuilder, tiny_trace
 pytestmark = pytest.mark.live
 
 #: Names of agents; None: LRU against vLLM's own pool.
-SIDES = [None, "lru", "unicache", "saecache", "hazard", "adaptive"]
+SIDES = [None, "lru", "unicache", "saecache", "tlru", "workload_aware", "marconi", "lpc", "hazard", "adaptive"]
 #: vLLM reports evictions as events, or our pool takes its short ways.
 EVENTS = pytest.mark.parametrize("events", [True, False], ids=["events", "no events"])
 
 
 @cache
 def _agent(name: str) -> Any:
-    return make("agent", name)
+    target = by_name("agent", name)
+    if name == "tlru":  # below the length of the prompts
+        target = {**target, "policy": {**target["policy"], "threshold_tokens": 150, "next_prompt_tokens": 20}}
+    return make("agent", target)
 
 
 def agents(name: str | None) -> tuple[Any, Any] | None:
@@ -48,7 +51,8 @@ def agents(name: str | None) -> tuple[Any, Any] | None:
 
 
 def check(trace: Trace, num_blocks: int, name: str | None, window: int = 50, **options: Any) -> Comparison:
-    found = compare(trace, num_blocks, agents(name), window, **options)
+    continues = np.random.default_rng(0).uniform(size=trace.num_requests)
+    found = compare(trace, num_blocks, agents(name), window, continues, **options)
     assert found.differing == ()
     if name is not None:
         support.check_agreement(found.replay.manager)
