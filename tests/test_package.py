@@ -21,7 +21,8 @@ checkout = pytest.mark.skipif(
 RUN_EVERYTHING = """
 import gc
 from numba.core.dispatcher import Dispatcher
-from saecache_rl.cache.policies import lfu, lpc, lru, marconi, optimum, saecache, tlru, unicache, workload_aware
+from saecache_rl.cache.policies import arc, fifo, gdsf, lecar, lfu, lhd, lpc, lru, marconi, optimum, s3fifo, saecache
+from saecache_rl.cache.policies import slru, tlru, unicache, workload_aware
 from saecache_rl.cache.policies.hazard.policy import GuardedHazard, Hazard
 from saecache_rl.engines.capacity import auto_capacity
 from saecache_rl.engines.simulator import Simulator
@@ -31,7 +32,8 @@ from saecache_rl.workloads.catalogue import make
 trace = make("balanced", "requests=300")
 num_blocks = auto_capacity(trace)
 plain = (lru.LRU(), lfu.LFU(), unicache.UniCache(), saecache.SAECache(), optimum.Optimum())
-peers = (tlru.TailOptimizedLRU(), workload_aware.WorkloadAware(), marconi.Marconi(), lpc.LPC())
+peers = (fifo.FIFO(), slru.SLRU(), s3fifo.S3FIFO(), arc.ARC(), gdsf.GDSF(), lhd.LHD(), lecar.LeCaR())
+peers += (tlru.TailOptimizedLRU(), workload_aware.WorkloadAware(), marconi.Marconi(), lpc.LPC())
 for policy in (*plain, *peers, Hazard(), GuardedHazard()):
     simulator = Simulator(trace, policy, num_blocks)
     for predictor in (OnlineLogistic(), TurnCount()):

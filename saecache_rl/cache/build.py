@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from saecache_rl.cache.fingerprints import table_size
 from saecache_rl.cache.layout import BLOCK, GHOST, HEAP, POOL, REQUEST, Cache
 from saecache_rl.cache.params import PolicyParams
 from saecache_rl.cache.policy import Policy
@@ -72,10 +73,10 @@ def empty_cache(
     heaps["now"] = -1.0
     ghosts = np.zeros(int(policy.ghosts * num_blocks), GHOST)
     ghosts["fingerprint"] = -1
-    table_size = 1 << int(2 * len(ghosts) - 1).bit_length() if len(ghosts) else 0
     pool = np.zeros(1, POOL)
     pool["free"] = num_blocks
     pool["closed"] = policy.closed
+    pool["stepwise"] = policy.stepwise
     pool["block_size"] = block_size
     reals, ints = policy.state(num_blocks)
     identities = len(parent)
@@ -92,7 +93,7 @@ def empty_cache(
         heaps=heaps,
         arena=arena,
         ghosts=ghosts,
-        ghost_table=np.full(table_size, -1, np.int32),
+        ghost_table=np.full(table_size(len(ghosts)), -1, np.int32),
         held=np.zeros(NUM_QUEUES, np.int64),
         evicted=np.zeros(NUM_QUEUES + NUM_TOKEN_TYPES, np.int64),
         pool=pool,

@@ -1,7 +1,6 @@
 """Ghosts: the remembered identities of evicted blocks, the latest G of them.
 
-A ring of records in order of eviction, and a hash table of their places (linear probing; a removal moves followers
-back, so no tombstones pile up and the table's cost stays flat however long it runs).
+A ring of records in order of eviction, and a hash table of their places (`saecache_rl.cache.fingerprints`).
 """
 
 from __future__ import annotations
@@ -9,14 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from saecache_rl.cache.fingerprints import enter, look_up, take_out
 from saecache_rl.cache.layout import CACHE, INT
 from saecache_rl.compiled import kernel
-
-
-@kernel(inline="always")
-def _home(fingerprint, mask):  # type: ignore[no-untyped-def]
-    """Where a fingerprint belongs in the table; multiplicative hashing, Knuth TAOCP 3, 6.4."""
-    return np.int64((np.uint64(fingerprint) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
 
 
 @kernel(inline="always")
@@ -30,38 +24,14 @@ def fingerprint_of(cache, identity):  # type: ignore[no-untyped-def]
 @kernel(INT(CACHE, INT), forceinline=True)
 def find_ghost(cache, fingerprint):  # type: ignore[no-untyped-def]
     """Place of a ghost in the ring, -1 if it is not remembered."""
-    table = cache.ghost_table
-    if len(table) == 0:
-        return np.int64(-1)
-    mask = len(table) - 1
-    place = _home(fingerprint, mask)
-    while table[place] >= 0:
-        if cache.ghosts[table[place]].fingerprint == fingerprint:
-            return np.int64(table[place])
-        place = (place + 1) & mask
-    return np.int64(-1)
+    return look_up(cache.ghost_table, cache.ghosts, fingerprint)
 
 
 @kernel(types.void(CACHE, INT))
 def forget_ghost(cache, ring):  # type: ignore[no-untyped-def]
     """Remove the ghost at a place of the ring."""
-    table = cache.ghost_table
-    mask = len(table) - 1
-    place = _home(cache.ghosts[ring].fingerprint, mask)
-    while table[place] != ring:
-        place = (place + 1) & mask
+    take_out(cache.ghost_table, cache.ghosts, ring)
     cache.ghosts[ring].fingerprint = -1
-    hole = place
-    table[hole] = -1
-    place = (place + 1) & mask
-    while table[place] >= 0:
-        home = _home(cache.ghosts[table[place]].fingerprint, mask)
-        # A follower may fill the hole unless its home lies after the hole on the way to it.
-        if ((place - home) & mask) >= ((place - hole) & mask):
-            table[hole] = table[place]
-            table[place] = -1
-            hole = place
-        place = (place + 1) & mask
 
 
 @kernel(types.void(CACHE, INT), forceinline=True)
@@ -89,8 +59,4 @@ def remember(cache, slot):  # type: ignore[no-untyped-def]
     ghost.queue = block.queue
     ghost.flags = block.flags
     ghost.cls = block.cls
-    mask = len(cache.ghost_table) - 1
-    place = _home(fingerprint, mask)
-    while cache.ghost_table[place] >= 0:
-        place = (place + 1) & mask
-    cache.ghost_table[place] = ring
+    enter(cache.ghost_table, fingerprint, ring)

@@ -174,13 +174,20 @@ def rebuild(blocks, heaps, arena, c):  # type: ignore[no-untyped-def]
         sift_down(blocks, arena, start, size, place)
 
 
+@kernel(types.void(CACHE, INT, INT, types.float64))
+def reclass(cache, slot, cls, key):  # type: ignore[no-untyped-def]
+    """Give a slot another class and key, wherever it is."""
+    blocks = cache.blocks
+    candidate = blocks[slot].position >= 0
+    if candidate:
+        remove(blocks, cache.heaps, cache.arena, slot)
+    blocks[slot].cls = cls
+    blocks[slot].key = key
+    if candidate:
+        push(blocks, cache.heaps, cache.arena, slot)
+
+
 @kernel(types.void(CACHE, INT, types.float64))
 def rekey(cache, slot, key):  # type: ignore[no-untyped-def]
     """Give a slot another key, wherever it is; for policies that change a key between releases."""
-    blocks = cache.blocks
-    if blocks[slot].position < 0:
-        blocks[slot].key = key
-        return
-    remove(blocks, cache.heaps, cache.arena, slot)
-    blocks[slot].key = key
-    push(blocks, cache.heaps, cache.arena, slot)
+    reclass(cache, slot, cache.blocks[slot].cls, key)

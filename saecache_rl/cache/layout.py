@@ -70,6 +70,7 @@ POOL = np.dtype(
         ("ghost_next", "i8"),  # where the ring of ghosts is written next
         ("deepest", "f8"),  # largest offset seen in the structural queue, decaying by the window
         ("closed", "i8"),  # 1: leaves only (prefix closure); 0: any unreferenced block
+        ("stepwise", "i8"),  # 1: the policy chooses each victim anew
         ("horizon", "f8"),  # above 0: a lazy class's score is asked for its lowest value until so many seconds from now
         ("span", "f8"),  # seconds for which floors are made
         ("looked", "i8"),  # scores asked for since the floors were made

@@ -76,6 +76,7 @@ class Functions:
         on_release: ON_RELEASE, ``(cache, chain, size)``: the request is over; ``chain[:size]`` are the slots of its
             full blocks, first to last. Sets `key`, and `cls` and `queue` where the policy has several.
         on_evict: ON_EVICT, ``(cache, victims, size)``: these slots are chosen, in order; their records are still whole.
+            A *stepwise* policy's is called with size 0 when a victim is to be chosen, and with 1 once it is evicted.
     """
 
     score: Any = key_is_score
@@ -97,6 +98,9 @@ class Policy:
     #: True where it reads `continues` or `probability` of `cache.request[0]`: a predictor that sees ahead then makes
     #: its result an oracle's.
     uses_predictor: ClassVar[bool] = False
+    #: True where a choice depends on the one before it, even in one request: all heads are then scored for each victim,
+    #: and before that the policy may move candidates (`Functions.on_evict`). Some five times the cost of a request.
+    stepwise: ClassVar[bool] = False
     #: True: leaves only, so that resident blocks are whole prefixes.
     closed: ClassVar[bool] = True
     #: True where `cache.reals` is what the policy itself has learned of the traffic, fit for any pool: it outlives the

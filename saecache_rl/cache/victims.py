@@ -215,6 +215,28 @@ def _take_scored(cache, score, need, taken, start, slots, scores):  # type: igno
     return count
 
 
+@kernel(INT(CACHE, SCORER, types.FunctionType(ON_EVICT), INT, SLOTS, INT, SLOTS, SCORES))
+def _take_stepwise(cache, score, on_evict, need, taken, start, slots, scores):  # type: ignore[no-untyped-def]
+    """Victims of a stepwise policy, which hears of each before the next is chosen."""
+    count = start
+    while count < need:
+        on_evict(cache, taken[count:], 0)
+        cache.pool[0].version += 1
+        _refresh(cache, score, slots, scores)
+        c = _lowest(cache)
+        if c < 0:
+            return count
+        slot = cache.heaps[c].head
+        remove(cache.blocks, cache.heaps, cache.arena, slot)
+        taken[count] = slot
+        parent = evict(cache, slot)
+        if parent >= 0:
+            push(cache.blocks, cache.heaps, cache.arena, parent)
+        on_evict(cache, taken[count:], 1)
+        count += 1
+    return count
+
+
 @kernel(INT(CACHE, SCORER, types.FunctionType(ON_EVICT), INT, SLOTS, SLOTS, SCORES))
 def take(cache, score, on_evict, need, taken, slots, scores):  # type: ignore[no-untyped-def]
     """Take `need` slots into `taken`: free ones first, then victims. Return how many there were.
@@ -230,7 +252,9 @@ def take(cache, score, on_evict, need, taken, slots, scores):  # type: ignore[no
         free += 1
     if free == need:
         return need
-    if len(cache.heaps) == 1 and cache.heaps[0].ordered == 1:
+    if pool.stepwise == 1:
+        count = _take_stepwise(cache, score, on_evict, need, taken, free, slots, scores)
+    elif len(cache.heaps) == 1 and cache.heaps[0].ordered == 1:
         count = _take_ordered(cache, need, taken, free)
     else:
         count = free
@@ -238,7 +262,8 @@ def take(cache, score, on_evict, need, taken, slots, scores):  # type: ignore[no
         if cache.heaps[0].occupied == 1 and cache.heaps[c].ordered == LAZY and cache.heaps[c].size <= EXACT_LIMIT:
             count = take_lazy(cache, score, c, need, taken, count, slots, scores)
         count = _take_scored(cache, score, need, taken, count, slots, scores)
-    on_evict(cache, taken[free:count], count - free)
+    if pool.stepwise == 0:
+        on_evict(cache, taken[free:count], count - free)
     for i in range(free, count):
         cache.blocks[taken[i]].identity = -1
     return count

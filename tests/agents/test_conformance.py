@@ -60,7 +60,8 @@ class TestEveryYaml(AgentConformance):
 
 
 def test_the_agents_that_must_exist() -> None:
-    assert {"lru", "lfu", "unicache", "saecache", "saecache_fixed", "optimum"} <= set(NAMES)
+    peers = {"fifo", "lfu", "slru", "s3fifo", "arc", "gdsf", "lhd", "lecar"}
+    assert {"lru", *peers, "unicache", "saecache", "saecache_fixed", "optimum"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("slot", SLOTS)

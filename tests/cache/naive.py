@@ -6,6 +6,7 @@ It shares no code with `saecache_rl.cache`. A victim is found by scoring every c
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from saecache_rl.workloads.sessions import Sessions
 from saecache_rl.workloads.trace import Trace
 
 
-@dataclass
+@dataclass(eq=False)
 class Slot:
     """A resident block."""
 
@@ -69,14 +70,13 @@ class NaivePool:
         return [i for _, i in sorted(held)]
 
     def candidates(self) -> list[int]:
-        resident = {s.identity for s in self.slots if s is not None}
-        with_children = {int(self.trace.parent[i]) for i in resident}
+        copies = Counter(s.identity for s in self.slots if s is not None)
+        with_children = {int(self.trace.parent[i]) for i in copies}
         found = []
         for i, slot in enumerate(self.slots):
             if slot is None or slot.refs:
                 continue
-            alone = len(self.copies(slot.identity)) == 1
-            if not alone or slot.identity not in with_children or self.loose(slot):
+            if copies[slot.identity] > 1 or slot.identity not in with_children or self.loose(slot):
                 found.append(i)
         return found
 
@@ -151,11 +151,13 @@ class NaivePool:
         what, request = self.events(slot)
         return what == "insert" and self.matched_after(slot.identity, request)
 
-    # -- serving
+    # -- what a policy does; references override these
 
-    def evict_one(self) -> int:
-        found = self.candidates()
-        assert found, "no candidate"
+    def accessed(self, chain: list[Slot], missed: list[int]) -> None:
+        """A request has matched `chain`; the identities of its prompt's other full blocks are `missed`."""
+
+    def choose(self, found: list[int]) -> int:
+        """The candidate that goes."""
 
         def order(i: int) -> tuple[float, ...]:
             s = self.slots[i]
@@ -164,13 +166,30 @@ class NaivePool:
                 return (-math.inf, s.time, -s.offset, s.access)  # oldest first in evict-first
             return (self.score(s), 0.0, -s.offset, s.access)
 
-        victim = min(found, key=order)
-        slot = self.slots[victim]
-        assert slot is not None
+        return min(found, key=order)
+
+    def gone(self, slot: Slot) -> None:
+        """The slot was evicted, and is no longer among `slots`."""
         if self.policy == "lfu":
             self.age = max(self.age, slot.key)
+
+    def released(self, chain: list[Slot], r: int) -> None:
+        """Request `r` is over."""
+        for slot in chain:
+            slot.key = slot.count + self.age
+            self.route(slot, r)
+
+    # -- serving
+
+    def evict_one(self) -> int:
+        found = self.candidates()
+        assert found, "no candidate"
+        victim = self.choose(found)
+        slot = self.slots[victim]
+        assert slot is not None
         self.evicted.append(slot.identity)
         self.slots[victim] = None
+        self.gone(slot)
         return victim
 
     def take(self) -> int:
@@ -202,6 +221,7 @@ class NaivePool:
             slot.count += 1
             slot.generated = slot.spare = False
             slot.shared |= slot.session != self.sessions.session[r]
+        self.accessed([s for i in chain if (s := self.slots[i]) is not None], prompt[len(chain) :])
         new = [(b, False) for b in prompt[len(chain) :]] + [(b, True) for b in generated]
         total = int(t.prompt_tokens[r]) + max(int(t.output_tokens[r]), 1) - 1
         if not t.names_replies or total // t.block_size != len(prompt) + len(generated):
@@ -228,15 +248,11 @@ class NaivePool:
         if partial and len(taken) == len(new):
             taken.append(self.take())
         self.release += 1
-        for i in chain:
-            slot = self.slots[i]
-            assert slot is not None
+        held = [s for i in chain if (s := self.slots[i]) is not None]
+        for slot in held:
             slot.release = self.release
-            slot.key = slot.count + self.age
-            self.route(slot, r)
-        for i in reversed(chain):
-            slot = self.slots[i]
-            assert slot is not None
+        self.released(held, r)
+        for slot in reversed(held):
             slot.refs -= 1
         if partial:
             self.free.append(taken[-1])

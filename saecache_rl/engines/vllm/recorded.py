@@ -51,7 +51,7 @@ class Recorded(Policy):
     def __init__(self, policy: Policy, room: int) -> None:
         """Note up to `room` victims of `policy`."""
         self._policy, self._room = policy, room
-        self.__dict__.update(name=policy.name, closed=policy.closed, ghosts=policy.ghosts)
+        self.__dict__.update(name=policy.name, closed=policy.closed, stepwise=policy.stepwise, ghosts=policy.ghosts)
 
     def functions(self) -> Functions:
         """The policy's, with the note."""

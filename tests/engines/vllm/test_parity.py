@@ -28,7 +28,8 @@ from tests.support import TraceBuilder, tiny_trace
 pytestmark = pytest.mark.live
 
 #: Names of agents; None: LRU against vLLM's own pool.
-SIDES = [None, "lru", "unicache", "saecache", "tlru", "workload_aware", "marconi", "lpc", "hazard", "adaptive"]
+PEERS = ["fifo", "slru", "s3fifo", "arc", "gdsf", "lhd", "lecar", "tlru", "workload_aware", "marconi", "lpc"]
+SIDES = [None, "lru", *PEERS, "unicache", "saecache", "hazard", "adaptive"]
 #: vLLM reports evictions as events, or our pool takes its short ways.
 EVENTS = pytest.mark.parametrize("events", [True, False], ids=["events", "no events"])
 
