@@ -151,6 +151,15 @@ class NaiveWorkloadAware(NaivePool):
     def forget(self, identity: int) -> None:
         self.ghosts = [None if g is not None and g.identity == identity else g for g in self.ghosts]
 
+    def learned(self) -> list[float]:
+        """All that the policy has learned: three numbers a category, a class of no use before and after, the life."""
+        rows = [0.0] * 3
+        for agentic in (False, True):
+            for turn in range(16):
+                known = self.categories.get((agentic, turn), Category())
+                rows += [known.released, known.reused, known.seconds]
+        return [*rows, 0.0, 0.0, 0.0, self.life or 0.0, float(sum(self.ages)), float(len(self.ages))]
+
     def route(self, slot: Slot, r: int) -> None:
         self.of[slot.inserted] = self.kind
         self.blocks += 1

@@ -95,6 +95,8 @@ def compare_with_scan(
         assert simulator.cache.blocks["identity"].tolist() == held
         assert simulator.cache.pool["deepest"][0] == naive.deepest
         check_invariants(simulator)
+        if isinstance(naive, naive_llm.NaiveWorkloadAware):
+            assert simulator.cache.reals.tolist() == naive.learned()
     assert simulator.hit_blocks.tolist() == naive.hits
     assert simulator.evictions == len(naive.evicted)
     return simulator

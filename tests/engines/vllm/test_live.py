@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from saecache_rl.cache.policies.hazard.policy import GuardedHazard
+from saecache_rl.cache.policies.lpc import LPC
 from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.cache.policies.optimum import Optimum
 from saecache_rl.cache.policies.saecache import SAECache
@@ -29,8 +30,6 @@ from saecache_rl.engines.vllm.scale import scaled
 from saecache_rl.engines.vllm.serving import Serving
 from saecache_rl.envs.tuning import PrefixCacheTuningEnv
 from saecache_rl.errors import InputError
-from saecache_rl.predictor import TrueAnswer
-from saecache_rl.workloads.sessions import lineage
 from saecache_rl.workloads.trace import Trace
 from tests.engines.vllm import support
 from tests.support import tiny_trace
@@ -153,11 +152,11 @@ def evicted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[LiveEn
     return identities
 
 
-@pytest.mark.parametrize("policy", [LRU(), SAECache(), GuardedHazard()], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", [LRU(), SAECache(), LPC(), GuardedHazard()], ids=lambda p: p.name)
 def test_one_by_one_it_is_the_simulator(
     engine: Engine, policy: Policy, evicted: Callable[[LiveEngine], list[int]]
 ) -> None:
-    continues = TrueAnswer().continues(TRACE, lineage(TRACE))
+    continues = np.random.default_rng(1).uniform(size=TRACE.num_requests)
     live = engine.over(policy, continues=continues)
     simulator = Simulator(TRACE, Recorded(policy, 10_000), BLOCKS, continues=continues)
     space = policy.space()
