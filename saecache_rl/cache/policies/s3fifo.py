@@ -73,7 +73,7 @@ def choose(cache):  # type: ignore[no-untyped-def]
     room = max(int(cache.params[SHARE] * len(cache.blocks)), 1)
     while True:
         small, main = head_of(cache, 0), head_of(cache, 1)
-        if small >= 0 and queues[small] == MAIN:  # live, a hint gave it back under the class of before
+        if small >= 0 and queues[small] != SMALL:  # live, a hint gave it back under the class of before
             enter(cache, small, MAIN)
             continue
         if small >= 0 and (ints[SMALL_SIZE] + ints[COMING] >= room or main < 0):

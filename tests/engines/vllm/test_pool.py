@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
+from saecache_rl.cache.policies.arc import ARC
+from saecache_rl.cache.policies.lecar import LeCaR
+from saecache_rl.cache.policies.lhd import LHD
 from saecache_rl.cache.policies.lru import LRU
+from saecache_rl.cache.policies.s3fifo import S3FIFO
 from saecache_rl.cache.policies.saecache import SAECache
+from saecache_rl.cache.policies.slru import SLRU
 from saecache_rl.cache.policy import Policy
 from saecache_rl.errors import InputError
 from tests.engines.vllm.support import (
@@ -22,12 +27,15 @@ from tests.engines.vllm.support import (
 
 pytestmark = pytest.mark.live
 
+#: With one class, with several, and with state of their own for each slot.
+POLICIES = [LRU(), SAECache(), SLRU(), S3FIFO(), ARC(), LHD(), LeCaR()]
+
 
 def tokens(blocks: int, seed: int, more: int = 1) -> list[int]:
     return [1000 * seed + i for i in range(blocks * BLOCK + more)]
 
 
-@pytest.mark.parametrize("policy", [LRU(), SAECache()], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
 def test_aborts_and_preemptions_give_everything_back(policy: Policy) -> None:
     from vllm.v1.request import RequestStatus
 
@@ -107,7 +115,7 @@ def test_salts_keep_apart() -> None:
     check_agreement(on.manager)
 
 
-@pytest.mark.parametrize("policy", [LRU(), SAECache()], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
 def test_reset_empties_the_cache(policy: Policy) -> None:
     on = replay(policy, 20)
     manager = on.manager
@@ -124,8 +132,9 @@ def test_reset_empties_the_cache(policy: Policy) -> None:
     check_agreement(manager)
 
 
-def test_a_dropped_hash_leaves_no_match_and_no_trace() -> None:
-    on = replay(SAECache(), 20)
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
+def test_a_dropped_hash_leaves_no_match_and_no_trace(policy: Policy) -> None:
+    on = replay(policy, 20)
     manager = on.manager
     request = make_request(on, "1", tokens(6, 1))
     start(manager, request)
@@ -212,7 +221,8 @@ def test_an_agent_that_fails_is_counted_and_its_parameters_stay() -> None:
     assert serving.live.params == SAECache().space().start()
 
 
-@pytest.mark.parametrize("policy", [LRU(), SAECache()], ids=lambda p: p.name)
+# LHD learns here that what is old is used again, and keeps a part of it.
+@pytest.mark.parametrize("policy", [p for p in POLICIES if p.name != "lhd"], ids=lambda p: p.name)
 def test_retention_outranks_while_it_lasts_and_never_pins(policy: Policy) -> None:
     on = replay(policy, 20)
     manager = on.manager
