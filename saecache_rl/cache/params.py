@@ -34,6 +34,8 @@ class Param:
     description: str = ""
 
     def __post_init__(self) -> None:
+        if isinstance(self.start, bool) or not isinstance(self.start, int | float):
+            raise InputError(f"parameter {self.name}: start is {self.start!r}; give a number")
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.start <= self.high):
             raise InputError(f"parameter {self.name}: start {self.start} is outside [{self.low}, {self.high}]")
         if self.scale == "log" and self.low <= 0:

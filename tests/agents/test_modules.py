@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saecache_rl.agents import Bandit, LogNormalGaps, PositionalDecay, QueueWeights, TokenWeights
+from saecache_rl.agents import Bandit, LogNormalGaps, ParameterBandit, PositionalDecay, QueueWeights, TokenWeights
 from saecache_rl.agents.testing import random_stats
 from saecache_rl.cache.params import Param, ParamSpace, PolicyParams
 from saecache_rl.engines.stats import WindowStats
@@ -268,6 +268,18 @@ class TestBandit:
         chosen = self.run(Bandit(GRID, hold=2), 400, best)
         assert chosen[200:].count((0.5, 1.0)) > 150
 
+    def test_over_parameters_it_sets_them_itself_zero_among_them(self) -> None:
+        bandit = ParameterBandit({"alpha": [0.0, 0.5, 1.0]}, hold=2)
+        assert bandit.owns == ("alpha",)
+        assert bandit.suggest() == {}
+        value, chosen = 0.0, []
+        for _ in range(300):
+            chosen.append(value)
+            hits = 60 if value == 0.5 else 20
+            value = bandit.update(window(hit_tokens=hits, prompt_tokens=100), START, 0.0)["alpha"]
+        assert set(chosen[:6]) == {0.0, 0.5, 1.0}
+        assert chosen[150:].count(0.5) > 110
+
     def test_the_seed_decides_the_order_of_trials(self) -> None:
         grid = {"rate_factor": [float(i) for i in range(1, 9)]}
         runs = []
@@ -293,6 +305,7 @@ class TestBandit:
         (lambda: Bandit({"rate_factor": []}), "grid.rate_factor"),
         (lambda: Bandit({"rate_factor": [1.0, -1.0]}), "grid.rate_factor"),
         (lambda: Bandit({"rate_factor": [1.0]}, hold=0), "hold"),
+        (lambda: ParameterBandit({"alpha": [float("nan")]}), "grid.alpha"),
         (lambda: QueueWeights(rate="fast"), "rate"),  # type: ignore[arg-type]
         (lambda: QueueWeights(rate=True), "rate"),
     ],

@@ -33,6 +33,12 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
         block.key = key if key != 0.0 else ALMOST_ZERO
 
 
+def _positive(seconds: object) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.0 < seconds < math.inf:
+        raise InputError(f"policy lpc: turn_seconds is {seconds!r}; give a positive number of seconds")
+    return float(seconds)
+
+
 class LPC(Policy):
     """LPC (Yang, Li, Li and Lloyd, Learned Prefix Caching for Efficient LLM Inference, NeurIPS 2025, section 3.4).
 
@@ -64,9 +70,7 @@ class LPC(Policy):
         Raises:
             InputError: it is not a positive, finite number.
         """
-        if isinstance(turn_seconds, bool) or not 0.0 < float(turn_seconds) < math.inf:
-            raise InputError(f"policy lpc: turn_seconds is {turn_seconds!r}; give a positive number of seconds")
-        self.turn_seconds = float(turn_seconds)
+        self.turn_seconds = _positive(turn_seconds)
 
     def functions(self) -> Functions:
         """The compiled functions."""
