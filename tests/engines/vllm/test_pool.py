@@ -9,10 +9,14 @@ import pytest
 from saecache_rl.cache.policies.arc import ARC
 from saecache_rl.cache.policies.lecar import LeCaR
 from saecache_rl.cache.policies.lhd import LHD
+from saecache_rl.cache.policies.lpc import LPC
 from saecache_rl.cache.policies.lru import LRU
+from saecache_rl.cache.policies.marconi import Marconi
 from saecache_rl.cache.policies.s3fifo import S3FIFO
 from saecache_rl.cache.policies.saecache import SAECache
 from saecache_rl.cache.policies.slru import SLRU
+from saecache_rl.cache.policies.tlru import TailOptimizedLRU
+from saecache_rl.cache.policies.workload_aware import WorkloadAware
 from saecache_rl.cache.policy import Policy
 from saecache_rl.errors import InputError
 from tests.engines.vllm.support import (
@@ -28,7 +32,8 @@ from tests.engines.vllm.support import (
 pytestmark = pytest.mark.live
 
 #: With one class, with several, and with state of their own for each slot.
-POLICIES = [LRU(), SAECache(), SLRU(), S3FIFO(), ARC(), LHD(), LeCaR()]
+LLM_PEERS = [TailOptimizedLRU(), WorkloadAware(), Marconi(), LPC()]
+POLICIES = [LRU(), SAECache(), SLRU(), S3FIFO(), ARC(), LHD(), LeCaR(), *LLM_PEERS]
 
 
 def tokens(blocks: int, seed: int, more: int = 1) -> list[int]:
