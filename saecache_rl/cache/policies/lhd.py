@@ -11,6 +11,7 @@ from saecache_rl.cache.policies.columns import column, is_new
 from saecache_rl.cache.policies.draws import checked_seed, draw
 from saecache_rl.cache.policy import Functions, Policy
 from saecache_rl.compiled import kernel
+from saecache_rl.errors import InputError
 
 #: Ages are told apart up to this, in steps of 2^SHIFT block accesses.
 AGES = 512
@@ -23,9 +24,9 @@ EXPLORE = 32
 EXPLORING = 50
 
 # cache.ints: block accesses so far, log2 of a step, block accesses at the next reconfiguration, how many there were,
-# blocks that may still be kept to explore, state of the generator; then columns.
-CLOCK, SHIFT, NEXT, CONFIGURED, BUDGET, RANDOM = 0, 1, 2, 3, 4, 5
-HEAD = 6
+# blocks that may still be kept to explore, state of the generator, the interval in N; then columns.
+CLOCK, SHIFT, NEXT, CONFIGURED, BUDGET, RANDOM, INTERVAL = 0, 1, 2, 3, 4, 5, 6
+HEAD = 7
 ACCESSED, LAST_AGE, CLASS, EXPLORER = (
     0,
     1,
@@ -135,7 +136,7 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
     if ints[CLOCK] >= ints[NEXT]:
         reconfigure(cache)
         ints[CONFIGURED] += 1
-        ints[NEXT] = ints[CLOCK] + len(cache.blocks)
+        ints[NEXT] = ints[CLOCK] + ints[INTERVAL] * len(cache.blocks)
 
 
 @kernel(ON_EVICT)
@@ -156,20 +157,28 @@ class LHD(Policy):
     A block's hit density at its age is the expected number of hits to come over the expected time that it will be
     held, from counts of the ages at which blocks of its class were hit and evicted; the lowest goes. Age is counted in
     block accesses since the last one, coarsened; a class is the logarithm of the sum of a block's last two ages, for
-    new blocks the largest. Every N block accesses the counts fade by 0.9 and the densities are made anew; before the
-    first time they fall as 1 / age and rise with the class. To find out about ages at which nothing is kept, the blocks
-    of one request in 32 are kept for a while, at most 1 % of the pool and only until the fiftieth time.
+    new blocks the largest. Every `interval` x N block accesses the counts fade by 0.9 and the densities are made anew;
+    before the first time they fall as 1 / age and rise with the class. To find out about ages at which nothing is kept,
+    the blocks of one request in 32 are kept for a while, at most 1 % of the pool and only until the fiftieth time.
 
     What differs from the authors' code, which libCacheSim has: all leaves are looked at, up to 4,096, not a sample and
     the latest admissions; the step of age is N / 32 accesses from the start, where that code finds N out by and by and
     then takes N / 200; 512 steps, not 20,000; densities anew every N accesses, not every 2^20, which is more than some
     traces have; one application, so 11 classes, as many as 512 ages need; the blocks of a request explore together.
+    With an interval of 2^20 / N, hit ratios on long runs of single blocks are libCacheSim's (`docs/peers.md`).
     """
 
     name = "lhd"
 
-    def __init__(self, seed: int = 0) -> None:
-        """Start the draws of what explores from `seed`, at least 0."""
+    def __init__(self, interval: int = 1, seed: int = 0) -> None:
+        """Make the densities anew every `interval` x N block accesses; start the draws of what explores from `seed`.
+
+        Raises:
+            InputError: an interval below 1 or above 2^20, or a seed below 0.
+        """
+        if not 1 <= interval <= 2**20:
+            raise InputError(f"policy lhd: interval is {interval}; 1 to 2^20 pools are possible")
+        self.interval = interval
         self.seed = checked_seed(self.name, seed)
 
     def functions(self) -> Functions:
@@ -186,7 +195,8 @@ class LHD(Policy):
         step = 0
         while STEPS << step < num_blocks:
             step += 1
-        ints[SHIFT], ints[NEXT], ints[BUDGET], ints[RANDOM] = step, num_blocks, num_blocks // 100, self.seed
+        ints[SHIFT], ints[NEXT], ints[BUDGET] = step, self.interval * num_blocks, num_blocks // 100
+        ints[RANDOM], ints[INTERVAL] = self.seed, self.interval
         reals = np.zeros(3 * TABLE, np.float64)
         age, rank = np.arange(AGES), np.arange(CLASSES)[:, None]
         reals[DENSITY:] = ((rank + 1) / (age + 1)).ravel()
