@@ -10,7 +10,7 @@ from saecache_rl.cache.policies.fifo import FIFO
 from saecache_rl.cache.policies.gdsf import GDSF
 from saecache_rl.cache.policies.lecar import WEIGHT, LeCaR
 from saecache_rl.cache.policies.lfu import LFU
-from saecache_rl.cache.policies.lhd import LHD
+from saecache_rl.cache.policies.lhd import BUDGET, LHD
 from saecache_rl.cache.policies.lru import LRU
 from saecache_rl.cache.policies.s3fifo import S3FIFO
 from saecache_rl.cache.policies.slru import SLRU
@@ -19,7 +19,7 @@ from saecache_rl.engines.simulator import Simulator
 from saecache_rl.errors import InputError
 from saecache_rl.vocabulary import TokenType
 from saecache_rl.workloads.trace import Trace
-from tests.cache.test_victims import PEER_POLICIES
+from tests.cache.test_victims import PEER_POLICIES, compare_with_scan
 from tests.support import TraceBuilder, tiny_trace
 
 BLOCK = 2
@@ -116,6 +116,18 @@ def test_lhd_learns_to_keep_a_part_of_a_loop() -> None:
         shares[policy.name] = np.mean(hits[1500:]) / 4
     assert shares["lru"] == shares["arc"] == 0.0
     assert 0.7 < shares["lhd"] < 95 / 115
+
+
+def test_what_lhd_keeps_to_explore_equals_the_reference() -> None:
+    # In short chains what explores soon is a leaf; 1 % of the pool is 3 blocks.
+    draws = np.random.default_rng(2).zipf(1.2, 2500) % 3_000
+    trace = trace_of([(int(x), 1) for x in draws])
+    policy = LHD()
+    simulator = compare_with_scan(policy, trace, 300, policy.space().start())
+    without = Simulator(trace, policy, 302)
+    without.cache.ints[BUDGET] = 0
+    without.serve(len(draws))
+    assert without.hit_blocks.tolist() != simulator.hit_blocks.tolist(), "nothing was explored"
 
 
 def test_lhd_needs_time_to_know_popularity() -> None:
