@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from saecache_rl.envs.observation import Entry, ObservationLayout
+from saecache_rl.envs.candidates import EvictionLayout
+from saecache_rl.envs.eviction import PrefixCacheEvictionEnv
+from saecache_rl.envs.layout import Entry, Layout
+from saecache_rl.envs.observation import ObservationLayout
 from saecache_rl.envs.tuning import PrefixCacheTuningEnv
 
-__all__ = ["Entry", "ObservationLayout", "PrefixCacheTuningEnv"]
+__all__ = [
+    "Entry",
+    "EvictionLayout",
+    "Layout",
+    "ObservationLayout",
+    "PrefixCacheEvictionEnv",
+    "PrefixCacheTuningEnv",
+]

@@ -9,16 +9,14 @@ Every entry has a name and a meaning:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Space
 
 from saecache_rl.cache.params import ParamSpace, PolicyParams
 from saecache_rl.engines.stats import NUM_OFFSET_BINS, WindowStats
+from saecache_rl.envs.layout import Entry, Layout, Values
 from saecache_rl.vocabulary import QUEUE_NAMES, TOKEN_TYPE_NAMES
 
 #: Counts are shown as ln(1 + count) / 32, which reaches 1 at 8e13.
@@ -28,24 +26,10 @@ GAP_SCALE = 12.0
 DEVIATION_SCALE = 5.0
 GAP_KINDS = ("chat", "agentic")
 
-Values = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True)
-class Entry:
-    """One number of an observation: its name, inclusive bounds and meaning."""
-
-    name: str
-    low: float
-    high: float
-    meaning: str
-
-
-@dataclass(frozen=True)
-class ObservationLayout:
+class ObservationLayout(Layout):
     """The entries of an observation, in order, and how statistics become one."""
-
-    entries: tuple[Entry, ...]
 
     @staticmethod
     def of(space: ParamSpace) -> ObservationLayout:
@@ -89,29 +73,6 @@ class ObservationLayout:
         ]
         return ObservationLayout(tuple(entries))
 
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The names, in order."""
-        return tuple(entry.name for entry in self.entries)
-
-    @cached_property
-    def index(self) -> Mapping[str, int]:
-        """Position of each name."""
-        return {name: i for i, name in enumerate(self.names)}
-
-    def box(self) -> Space[npt.NDArray[np.float32]]:
-        """Return the observation space: float32, finite bounds."""
-        low = np.array([entry.low for entry in self.entries], np.float32)
-        high = np.array([entry.high for entry in self.entries], np.float32)
-        return Box(low, high, dtype=np.float32)
-
-    def read(self, observation: npt.ArrayLike) -> dict[str, float]:
-        """Return an observation, (n,), by name."""
-        return {name: float(value) for name, value in zip(self.names, np.asarray(observation), strict=True)}
-
     def encode(self, stats: WindowStats, params: PolicyParams, num_blocks: int) -> npt.NDArray[np.float32]:
         """Return the observation, (n,), of a window served under `params` by a cache of `num_blocks`."""
         matchable, evictions = float(stats.matchable_blocks), float(stats.evictions)
@@ -141,16 +102,8 @@ class ObservationLayout:
                 params.space.to_action(params),
             ]
         )
-        bounded: npt.NDArray[np.float64] = np.clip(values, self._low, self._high)
+        bounded: Values = np.clip(values, self.low, self.high)
         return bounded.astype(np.float32)
-
-    @cached_property
-    def _low(self) -> Values:
-        return np.array([entry.low for entry in self.entries], np.float64)
-
-    @cached_property
-    def _high(self) -> Values:
-        return np.array([entry.high for entry in self.entries], np.float64)
 
 
 def _log(counts: npt.ArrayLike) -> Values:

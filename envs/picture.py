@@ -1,4 +1,4 @@
-"""What a cache holds, by queue and token type, as text and as a small picture. NumPy only."""
+"""What a cache holds, by queue and token type, as text and as a picture; candidates as a table. NumPy only."""
 
 from __future__ import annotations
 
@@ -25,6 +25,24 @@ def write(held: npt.NDArray[np.int64], num_blocks: int, stats: WindowStats) -> s
     lines = [head, " " * 12 + "".join(f"{name:>16}" for name in names)]
     for queue, row in zip([*QUEUE_NAMES, "all"], [*held, held.sum(axis=0)], strict=True):
         lines.append(f"{queue:<12}" + "".join(f"{count:>16}" for count in [*row, row.sum()]))
+    return "\n".join(lines) + "\n"
+
+
+def write_candidates(candidates: npt.NDArray[np.void], *, now: float, request: int, needed: int) -> str:
+    """Return a table of candidates, (n,) BLOCK records: the action that evicts each, and what is known of it.
+
+    Args:
+        candidates: the least recent first.
+        now: seconds, of the clock that the records' times are of.
+        request: number of the request that needs room.
+        needed: slots that it is known to need.
+    """
+    lines = [f"request {request} needs {needed} more slots; {len(candidates)} candidates"]
+    lines.append("action  queue       type             seconds ago  accesses  offset  session")
+    for action, block in enumerate(candidates):
+        queue, kind = QUEUE_NAMES[block["queue"]], TOKEN_TYPE_NAMES[block["token_type"]]
+        numbers = f"{now - block['time']:>12.3f}{block['count']:>10}{block['offset']:>8}{block['session']:>9}"
+        lines.append(f"{action:>6}  {queue:<12}{kind:<16}{numbers}")
     return "\n".join(lines) + "\n"
 
 

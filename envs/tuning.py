@@ -5,7 +5,6 @@ env = gymnasium.make("saecache_rl:SAECache/PrefixCacheTuning-v0", workload="agen
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, SupportsFloat
 
@@ -20,13 +19,13 @@ from saecache_rl.cache.params import PolicyParams
 from saecache_rl.cache.policies.saecache import SAECache
 from saecache_rl.cache.policy import Policy
 from saecache_rl.configured import by_name, make
-from saecache_rl.engines.capacity import auto_capacity, smallest_capacity
 from saecache_rl.engines.simulator import Simulator
 from saecache_rl.engines.stats import WindowStats
 from saecache_rl.engines.vllm.live_settings import LiveSettings, is_live
+from saecache_rl.envs.arguments import capacity, known_choice, predictor_of, trace_of, whole_number
 from saecache_rl.envs.observation import ObservationLayout
 from saecache_rl.envs.picture import draw, write
-from saecache_rl.errors import InputError, nearest
+from saecache_rl.errors import InputError
 from saecache_rl.predictor.base import Predictor
 from saecache_rl.workloads.sessions import find_sessions
 from saecache_rl.workloads.trace import Trace
@@ -90,23 +89,19 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
             InputError: a value that no run can have, named, with the remedy.
         """
         self._live = _live_settings(engine)
-        _choice("reward", reward, REWARDS)
+        known_choice("reward", reward, REWARDS)
         if render_mode is not None:
-            _choice("render_mode", render_mode, tuple(self.metadata["render_modes"]))
+            known_choice("render_mode", render_mode, tuple(self.metadata["render_modes"]))
         if reward == "ttft" and self._live is None:
             raise InputError(
                 "reward=ttft: the simulator's instant clock has no time to first token; use reward=token_hit_ratio"
             )
-        self.window = _whole_number("window", window, "a window has at least one request")
-        trace = workload if isinstance(workload, Trace) else make("workload", workload)
-        if not isinstance(trace, Trace):
-            raise InputError(f"workload: {workload!r} gave a {type(trace).__name__}, expected a Trace")
+        self.window = whole_number("window", window, "a window has at least one request")
+        trace = trace_of(workload)
         made = SAECache() if policy is None else make("policy", policy) if isinstance(policy, Mapping) else policy
         if not isinstance(made, Policy):
             raise InputError(f"policy: {policy!r} is no cache policy; give an instance of one")
-        foresight = make("predictor", predictor) if isinstance(predictor, str | Mapping) else predictor
-        if foresight is not None and not isinstance(foresight, Predictor):
-            raise InputError(f"predictor: {predictor!r} is no predictor; give a name of conf/predictor")
+        foresight = predictor_of(predictor)
         if self._live is not None:
             from saecache_rl.engines.vllm.scale import scaled
 
@@ -114,7 +109,7 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
         self.trace = trace
         self.policy = made
         self.predictor = foresight
-        self.num_blocks = _capacity(num_blocks, trace)
+        self.num_blocks = capacity(num_blocks, trace)
         self.reward = reward
         self.render_mode = render_mode
         self.sessions = find_sessions(trace, sessions)
@@ -210,7 +205,7 @@ def _live_settings(engine: object) -> LiveSettings | None:
     if isinstance(engine, Mapping):
         node = engine
     else:
-        _choice("engine", engine, ENGINES)
+        known_choice("engine", engine, ENGINES)
         node = {"name": engine}
         if is_live(node):
             node = OmegaConf.to_container(OmegaConf.create(dict(by_name("engine", str(engine)))))  # type: ignore[assignment]
@@ -220,29 +215,3 @@ def _live_settings(engine: object) -> LiveSettings | None:
 
     need_vllm()
     return LiveSettings.of(node)
-
-
-def _choice(option: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{option}={value}: unknown{nearest(str(value), known)}; there is {', '.join(known)}")
-
-
-def _whole_number(option: str, value: object, rule: str) -> int:
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
-        number = float(value)
-        if math.isfinite(number) and number >= 1 and number == int(number):
-            return int(number)
-    raise InputError(f"{option}={value}: {rule}; give a positive whole number")
-
-
-def _capacity(num_blocks: object, trace: Trace) -> int:
-    if isinstance(num_blocks, str):
-        _choice("num_blocks", num_blocks, ("auto", "a number of blocks"))
-        return auto_capacity(trace)
-    number = _whole_number("num_blocks", num_blocks, "a capacity is a number of blocks, or 'auto'")
-    if number < smallest_capacity(trace):
-        raise InputError(
-            f"num_blocks={number}: the largest request of {trace.name} alone needs {smallest_capacity(trace)} blocks "
-            f"of {trace.block_size} tokens; raise it, or use 'auto'"
-        )
-    return number

@@ -8,7 +8,10 @@ from __future__ import annotations
 from gymnasium.envs.registration import register, registry
 
 #: Id to entry point of every environment.
-ENVIRONMENTS = {"SAECache/PrefixCacheTuning-v0": "saecache_rl.envs.tuning:PrefixCacheTuningEnv"}
+ENVIRONMENTS = {
+    "SAECache/PrefixCacheTuning-v0": "saecache_rl.envs.tuning:PrefixCacheTuningEnv",
+    "SAECache/PrefixCacheEviction-v0": "saecache_rl.envs.eviction:PrefixCacheEvictionEnv",
+}
 
 for _id, _entry_point in ENVIRONMENTS.items():
     if _id not in registry:

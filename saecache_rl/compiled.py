@@ -17,7 +17,7 @@ import numba
 
 _PACKAGE = Path(__file__).parent
 #: Compiled code calls only what stands in its own folder, in the folders above that, and in these.
-_ALSO_CALLS = {"engines": ("cache",)}
+_ALSO_CALLS = {"engines": ("cache",), "envs": ("cache", "engines")}
 
 
 @cache

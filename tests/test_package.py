@@ -26,6 +26,7 @@ from saecache_rl.cache.policies import slru, tlru, unicache, workload_aware
 from saecache_rl.cache.policies.hazard.policy import GuardedHazard, Hazard
 from saecache_rl.engines.capacity import auto_capacity
 from saecache_rl.engines.simulator import Simulator
+from saecache_rl.envs import PrefixCacheEvictionEnv
 from saecache_rl.predictor import OnlineLogistic, TurnCount
 from saecache_rl.workloads.catalogue import make
 
@@ -39,6 +40,9 @@ for policy in (*plain, *peers, Hazard(), GuardedHazard()):
     for predictor in (OnlineLogistic(), TurnCount()):
         predictor.continues(trace, simulator.sessions)
     simulator.serve(300)
+env = PrefixCacheEvictionEnv(trace, num_blocks=num_blocks)
+env.reset()
+env.step(0)
 ours = [d for d in gc.get_objects() if isinstance(d, Dispatcher) and d.__module__.startswith("saecache_rl")]
 print(sum(sum(d.stats.cache_hits.values()) for d in ours), sum(sum(d.stats.cache_misses.values()) for d in ours))
 """
@@ -93,7 +97,7 @@ def test_a_wheel_holds_real_files_and_claims_one_name(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {n.split("/")[0] for n in names if ".dist-info" not in n} == {"saecache_rl"}
-    for expected in ("saecache_rl/py.typed", "saecache_rl/envs/tuning.py", "saecache_rl/agents/composite.py"):
-        assert expected in names
+    for expected in ("py.typed", "envs/tuning.py", "envs/eviction.py", "agents/composite.py"):
+        assert f"saecache_rl/{expected}" in names
     here = {str(p.relative_to(ROOT)) for p in (ROOT / "conf").rglob("*.yaml")}
     assert {n.removeprefix("saecache_rl/") for n in names if n.endswith(".yaml")} == here

@@ -195,6 +195,7 @@ def _take_scored(cache, score, need, taken, start, slots, scores):  # type: igno
                     score(cache, slots, 1, scores)
                     blocks[parent].key = scores[0]
                 replace_head(blocks, cache.heaps, cache.arena, c, parent)
+                heap.head = -1  # the slot may come back as the head with another block, whose score is not this one
                 parent = -1
             else:
                 remove(blocks, cache.heaps, cache.arena, slot)

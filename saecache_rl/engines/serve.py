@@ -75,8 +75,10 @@ _by_queue = array_at(types.int64[:, ::1], NUM_QUEUES)
 _by_type = array_at(types.int64[:, ::1], NUM_TOKEN_TYPES)
 _by_bin = array_at(types.int64[:, ::1], NUM_OFFSET_BINS)
 _by_kind = array_at(types.float64[:, ::1], NUM_GAP_KINDS)
-_score, _on_access = function_at(SCORE), function_at(ON_ACCESS)
-_on_release, _on_evict = function_at(ON_RELEASE), function_at(ON_EVICT)
+score_at, on_access_at = function_at(SCORE), function_at(ON_ACCESS)
+on_release_at, on_evict_at = function_at(ON_RELEASE), function_at(ON_EVICT)
+#: Words of a handle that name the policy's functions; what an engine adds to one follows them.
+FUNCTION_WORDS = 8
 
 
 @kernel(inline="always")
@@ -157,12 +159,9 @@ def make_handle(
     return np.array(words, np.int64)
 
 
-@kernel(types.int64(types.int64[::1], types.int64, types.int64, types.int64))
-def serve(handle, block_size, begin, end):  # type: ignore[no-untyped-def]
-    """Serve requests `begin` to `end`, one after another; write each one's hits to `hit_blocks`.
-
-    Returns the number of requests served: fewer than asked only if one found no room.
-    """
+@kernel(forceinline=True)
+def engine_at(handle):  # type: ignore[no-untyped-def]
+    """What `make_handle` laid down: cache, requests, counters, work, hit_blocks, and the words of the functions."""
     h = handle
     cache = cache_at(h)
     h = h[CACHE_WORDS:]
@@ -190,73 +189,120 @@ def serve(handle, block_size, begin, end):  # type: ignore[no-untyped-def]
     )
     work = Work(_ints(h[10], h[11]), _ints(h[12], h[13]), _ints(h[14], h[15]), _reals(h[16], h[17]))
     hit_blocks = _ints(h[18], h[19])
-    h = h[20:]
-    score = _score(h[0], h[1])
-    on_access = _on_access(h[2], h[3])
-    on_release = _on_release(h[4], h[5])
-    on_evict = _on_evict(h[6], h[7])
+    return cache, requests, counters, work, hit_blocks, h[20:]
+
+
+@kernel(forceinline=True)
+def begin_request(cache, requests, counters, chain, hit_blocks, on_access, block_size, r):  # type: ignore[no-untyped-def]
+    """Schedule request `r`: match and reference what is resident, count it, tell the policy. Return the hits."""
     pool = cache.pool[0]
     request = cache.request[0]
+    pool.now = max(pool.now, requests.arrival[r])
+    prompt = requests.prompt_blocks[requests.prompt_start[r] : requests.prompt_start[r + 1]]
+    tokens = requests.prompt_tokens[r]
+    request.number = r
+    request.prompt_start = requests.prompt_start[r]
+    request.generated_start = requests.generated_start[r]
+    request.session = requests.session[r]
+    request.turn = requests.turn[r]
+    request.prompt_tokens = tokens
+    request.output_tokens = requests.output_tokens[r]
+    request.prompt_blocks = len(prompt)
+    request.agentic = requests.agentic[r]
+    request.continues = requests.continues[r]
+    request.probability = requests.probability[r]
+    request.ended_for_tool = requests.ended_for_tool[r]
+    matchable = (tokens - 1) // block_size
+    hits = match(cache, prompt, matchable)
+    hit_blocks[r] = hits
+    touch(cache, prompt, hits, chain)
+    _count(cache, counters, chain, hits, prompt, matchable, tokens, block_size)
+    _count_gap(counters, requests.gap_seconds[r], requests.gap_kind[r])
+    on_access(cache, chain, hits, prompt[hits:])
+    if len(cache.ghosts) > 0:
+        for i in range(hits, len(prompt)):
+            ring = find_ghost(cache, fingerprint_of(cache, prompt[i]))
+            if ring >= 0:
+                forget_ghost(cache, ring)
+    return hits
+
+
+@kernel(inline="always")
+def prompt_slots(requests, block_size, r, hits):  # type: ignore[no-untyped-def]
+    """Slots that the prompt of request `r` takes, a partial last block included."""
+    return (requests.prompt_tokens[r] + block_size - 1) // block_size - hits
+
+
+@kernel(forceinline=True)
+def slots_at_once(cache, requests, block_size, r, hits):  # type: ignore[no-untyped-def]
+    """How many slots request `r` takes before it inserts a block; it takes further ones one by one.
+
+    A prompt takes its slots at once, a reply one by one, each after the last has been inserted. That makes a difference
+    only where inserting a block again lays an older copy open, so that usually all are taken at once.
+    """
+    need = requests.request_blocks[r] - hits
+    prompt_begin, prompt_end = requests.prompt_start[r] + hits, requests.prompt_start[r + 1]
+    if _inserts_again(cache, requests.prompt_blocks, prompt_begin, prompt_end) or _inserts_again(
+        cache, requests.generated_blocks, requests.generated_start[r], requests.generated_start[r + 1]
+    ):
+        return min(need, prompt_slots(requests, block_size, r, hits))
+    return need
+
+
+@kernel(forceinline=True)
+def insert_taken(cache, requests, work, r, hits, used, taken):  # type: ignore[no-untyped-def]
+    """Insert the next blocks of request `r` into ``work.taken[used:taken]``; return how many are inserted by now."""
+    prompt = requests.prompt_blocks[requests.prompt_start[r] : requests.prompt_start[r + 1]]
+    generated = requests.generated_blocks[requests.generated_start[r] : requests.generated_start[r + 1]]
+    full = len(prompt)
+    size = full + len(generated)
     chain = work.chain
-    pool.deepest *= DEEPEST_DECAY
-    pool.version += 1
+    for i in range(hits + used, min(full, hits + taken)):
+        chain[i] = work.taken[i - hits]
+        insert(cache, chain[i], prompt[i], False)
+    for i in range(max(full, hits + used), min(size, hits + taken)):
+        chain[i] = work.taken[i - hits]
+        insert(cache, chain[i], generated[i - full], True)
+    return min(size - hits, taken)
+
+
+@kernel(forceinline=True)
+def end_request(cache, counters, on_release, work, size, need, used):  # type: ignore[no-untyped-def]
+    """The request is over: its `size` full blocks stay, those of the `need` slots it took that hold none are free."""
+    release(cache, on_release, work.chain, size)
+    for i in range(need - 1, used - 1, -1):
+        release_unhashed(cache, work.taken[i])
+    for q in range(len(cache.held)):
+        counters.queues[2, q] += cache.held[q]
+
+
+@kernel(types.int64(types.int64[::1], types.int64, types.int64, types.int64))
+def serve(handle, block_size, begin, end):  # type: ignore[no-untyped-def]
+    """Serve requests `begin` to `end`, one after another; write each one's hits to `hit_blocks`.
+
+    Returns the number of requests served: fewer than asked only if one found no room.
+    """
+    cache, requests, counters, work, hit_blocks, h = engine_at(handle)
+    score = score_at(h[0], h[1])
+    on_access = on_access_at(h[2], h[3])
+    on_release = on_release_at(h[4], h[5])
+    on_evict = on_evict_at(h[6], h[7])
+    cache.pool[0].deepest *= DEEPEST_DECAY
+    cache.pool[0].version += 1
     for r in range(begin, end):
-        pool.now = max(pool.now, requests.arrival[r])
-        prompt = requests.prompt_blocks[requests.prompt_start[r] : requests.prompt_start[r + 1]]
-        generated = requests.generated_blocks[requests.generated_start[r] : requests.generated_start[r + 1]]
-        tokens = requests.prompt_tokens[r]
-        full = len(prompt)
-        request.number = r
-        request.prompt_start = requests.prompt_start[r]
-        request.generated_start = requests.generated_start[r]
-        request.session = requests.session[r]
-        request.turn = requests.turn[r]
-        request.prompt_tokens = tokens
-        request.output_tokens = requests.output_tokens[r]
-        request.prompt_blocks = full
-        request.agentic = requests.agentic[r]
-        request.continues = requests.continues[r]
-        request.probability = requests.probability[r]
-        request.ended_for_tool = requests.ended_for_tool[r]
-        matchable = (tokens - 1) // block_size
-        hits = match(cache, prompt, matchable)
-        hit_blocks[r] = hits
-        touch(cache, prompt, hits, chain)
-        _count(cache, counters, chain, hits, prompt, matchable, tokens, block_size)
-        _count_gap(counters, requests.gap_seconds[r], requests.gap_kind[r])
-        on_access(cache, chain, hits, prompt[hits:])
-        if len(cache.ghosts) > 0:
-            for i in range(hits, full):
-                ring = find_ghost(cache, fingerprint_of(cache, prompt[i]))
-                if ring >= 0:
-                    forget_ghost(cache, ring)
-        # A prompt takes its blocks at once, a reply one by one, each after the last has been inserted. That makes a
-        # difference only where inserting a block again lays an older copy open, so that usually all are taken at once.
-        size = full + len(generated)
+        hits = begin_request(cache, requests, counters, work.chain, hit_blocks, on_access, block_size, r)
         need = requests.request_blocks[r] - hits
-        got = need
-        if _inserts_again(cache, prompt, hits, full) or _inserts_again(cache, generated, 0, size - full):
-            got = min(need, (tokens + block_size - 1) // block_size - hits)
-        if take(cache, score, on_evict, got, work.taken, work.slots, work.scores) < got:
-            return r - begin
+        goal = slots_at_once(cache, requests, block_size, r, hits)
+        taken = 0
         used = 0
-        for i in range(hits, full):
-            chain[i] = work.taken[used]
-            insert(cache, chain[i], prompt[i], False)
-            used += 1
-        for i in range(full, size):
-            if used == got:
-                if take(cache, score, on_evict, 1, work.taken[used:], work.slots, work.scores) < 1:
-                    return r - begin
-                got += 1
-            chain[i] = work.taken[used]
-            insert(cache, chain[i], generated[i - full], True)
-            used += 1
-        if got < need and take(cache, score, on_evict, 1, work.taken[got:], work.slots, work.scores) < 1:
-            return r - begin
-        release(cache, on_release, chain, size)
-        for i in range(need - 1, used - 1, -1):
-            release_unhashed(cache, work.taken[i])
-        for q in range(len(cache.held)):
-            counters.queues[2, q] += cache.held[q]
+        while True:
+            wanted = goal - taken
+            if take(cache, score, on_evict, wanted, work.taken[taken:], work.slots, work.scores) < wanted:
+                return r - begin
+            taken = goal
+            used = insert_taken(cache, requests, work, r, hits, used, taken)
+            if goal == need:
+                break
+            goal += 1
+        end_request(cache, counters, on_release, work, hits + used, need, used)
     return end - begin

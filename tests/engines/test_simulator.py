@@ -8,6 +8,7 @@ import pytest
 from saecache_rl.cache import victims
 from saecache_rl.cache.layout import ON_RELEASE, SCORE
 from saecache_rl.cache.policies.lru import LRU
+from saecache_rl.cache.policies.queued_lru import QueuedLRU
 from saecache_rl.cache.policies.saecache import SAECache
 from saecache_rl.cache.policies.unicache import UniCache
 from saecache_rl.cache.policy import Functions, Policy
@@ -188,6 +189,21 @@ def test_a_class_without_order_is_scanned_exactly(trace: Trace) -> None:
     ordered, scanned = (Simulator(trace, p, capacity(trace)) for p in (LRU(), Scanned()))
     assert ordered.serve(400).sampled_choices == scanned.serve(400).sampled_choices == 0
     assert np.array_equal(ordered.hit_blocks, scanned.hit_blocks)
+
+
+def test_a_slot_that_heads_a_class_again_with_another_block_is_scored_anew() -> None:
+    """At one moment in time, where scores computed before would still hold."""
+    builder = TraceBuilder(2)
+    short, long = [0, 0], [1, 0, 1, 1]
+    prompts = [[9], [9], [9], short, long, [9], [0, 0, 9], [9], [9], [9], [9], long[:2], long, *[long[:2]] * 4]
+    for prompt in prompts:
+        builder.request(0.0, [(token, TokenType.SYSTEM) for token in prompt], [])
+    trace = builder.trace().without_generated()
+    for count in range(1, len(prompts) + 1):
+        lru, queued = (Simulator(trace, p, int(trace.request_blocks.max()) + 1) for p in (LRU(), QueuedLRU()))
+        lru.serve(count)
+        queued.serve(count)
+        assert lru.cache.blocks["identity"].tolist() == queued.cache.blocks["identity"].tolist()
 
 
 def test_many_candidates_are_sampled_and_the_statistics_say_so() -> None:

@@ -75,6 +75,31 @@ def next_uses(trace: Trace) -> npt.NDArray[np.int32]:
     return uses
 
 
+def uses_ahead(
+    trace: Trace, uses: npt.NDArray[np.int32], blocks: npt.NDArray[np.void], request: int
+) -> npt.NDArray[np.int64]:
+    """Next uses of some unreferenced blocks while a request is served: what a teacher knows and a policy must not.
+
+    Args:
+        trace: whose requests have been served one by one.
+        uses: `next_uses` of the trace.
+        blocks: (n,) BLOCK, records of the blocks.
+        request: number of the request that is being served, matched already.
+
+    Returns:
+        (n,) numbers of requests; NEVER where there is none, or a request takes another copy or inserts the block anew.
+    """
+    last = blocks["access"] - 1  # each request is one access
+    offset = blocks["offset"].astype(np.int64)
+    full = trace.prompt_start[last + 1] - trace.prompt_start[last]
+    generated = len(trace.prompt_blocks) + trace.generated_start[last] + offset - full
+    ahead: npt.NDArray[np.int64] = uses[np.where(offset < full, trace.prompt_start[last] + offset, generated)].astype(
+        np.int64
+    )
+    ahead[(ahead <= request) | (ahead == REPLACED)] = NEVER
+    return ahead
+
+
 @kernel(ON_ACCESS)
 def on_access(cache, chain, hits, missed):  # type: ignore[no-untyped-def]
     """Matching took the oldest copy; the others will never be used."""
