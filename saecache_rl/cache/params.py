@@ -96,7 +96,8 @@ class ParamSpace:
         share = (np.clip(a, -1.0, 1.0) + 1.0) / 2.0
         low, high = self._scaled_bounds
         scaled = low + share * (high - low)
-        return PolicyParams(self, np.clip(np.where(self._log, np.exp(scaled), scaled), self.low, self.high))
+        values = np.where(self._log, np.exp(np.where(self._log, scaled, 0.0)), scaled)
+        return PolicyParams(self, np.clip(values, self.low, self.high))
 
     def to_action(self, params: PolicyParams) -> npt.NDArray[np.float64]:
         """Map values to the action, (n,) in [-1, 1], that gives them up to rounding."""

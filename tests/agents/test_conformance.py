@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hydra.utils import instantiate
 import saecache_rl
 from saecache_rl.agents import Agent, Composite, Fixed, Frozen, Module
 from saecache_rl.agents.testing import AgentConformance, random_stats
-from saecache_rl.cache.params import Param, ParamSpace
+from saecache_rl.cache.params import Param, ParamSpace, PolicyParams
 from saecache_rl.cache.policy import Policy
 from saecache_rl.engines.simulator import Simulator
 from saecache_rl.engines.stats import WindowStats
@@ -43,6 +44,9 @@ class TestEveryYaml(AgentConformance):
 
     def make(self) -> Agent:
         return from_yaml(self.name)
+
+    def start(self, agent: Agent) -> PolicyParams:
+        return super().start(agent).replace({"guard.regret": 0.0} if self.name == "adaptive_eager" else {})
 
     def test_is_named_as_its_file(self) -> None:
         assert self.make().name == self.name
@@ -165,6 +169,18 @@ def test_the_bandit_sets_what_other_modules_use() -> None:
         assert gaps.rate_factor == types.rate_factor == weights.rate_factor  # type: ignore[attr-defined]
         seen.add((weights.temperature, weights.rate_factor))  # type: ignore[attr-defined]
     assert len(seen) == 6
+
+
+def test_values_of_a_fixed_agent_are_checked() -> None:
+    eager = from_yaml("adaptive_eager")
+    assert eager.act(WindowStats.empty())["guard.regret"] == 0.0
+    space = eager.policy.space()
+    for value, problem in [(2.0, "outside"), ("much", "give a number"), (True, "give a number"), (math.nan, "finite")]:
+        with pytest.raises(InputError, match=problem):
+            Fixed("eager", eager.policy, {"guard.regret": value})
+    with pytest.raises(InputError, match=r"guard\.regret"):
+        Fixed("eager", eager.policy, {"guard.regrets": 0.0})
+    assert Fixed("eager", eager.policy).act(WindowStats.empty()) == space.start()
 
 
 def test_a_state_of_another_configuration_is_refused() -> None:

@@ -1,13 +1,15 @@
-"""The guard: the order in force is the index's, or LRU's where the index has hit less.
+"""The guard: the order in force is LRU's, or the index's where much is to be gained and nothing was lost by it.
 
 The shadow LRU is the recent part of the list of known blocks (`entries`). With the index in force the pool itself is
 compared with it; with LRU in force a shadow of the index is: a directory that begins as the pool was, keeps its own
 leaves, scores and evicts as the pool would. Both are metadata alone.
 
-Decayed over a window: D, the hits of the index less those of the shadow LRU; B, the blocks asked for; Q, the squares of
-D's steps; G, the part of D that came while the index was in force; F, the changes to LRU. The policy starts with the
-index, goes over to LRU when D < 0 and G < -loss B, and back when D > margin B + doubt F sqrt(Q). D's steps are whole
-chains, so that a lead of a few of them says little; and F makes it harder to come back the oftener that went wrong.
+Decayed over a window: R, LRU's regret: blocks of prompts that the policy knew and the shadow LRU did not hold; S, the
+squares of R's steps; D, the hits of the index less those of the shadow LRU; B, the blocks asked for; Q, the squares of
+D's steps; G, the part of D that came while the index was in force; F, the times that the index lost its budget. The
+policy starts with LRU. There is much to gain where R >= regret B, a large part of the traffic, or R^2 >= misses S, many
+misses of a typical size. Then the index comes into force if D >= 0, and D > margin B + doubt F sqrt(Q) after a loss; it
+goes when D < 0 and G < -loss B, or R has fallen below half of what it took.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from saecache_rl.cache.victims import EXACT_LIMIT
 from saecache_rl.compiled import kernel
 
 # Places in `cache.params`, behind the learner's.
-WINDOW, MARGIN, DOUBT, LOSS = 3, 4, 5, 6
+WINDOW, MARGIN, DOUBT, LOSS, REGRET, MISSES = 3, 4, 5, 6, 7, 8
+#: The index stays while LRU's regret is at least this share of what it took.
+STAYS = 0.5
 
 
 @kernel(INT(STATE, INT, INT), forceinline=True)
@@ -79,12 +83,12 @@ def _order_pool(cache, state, cls):  # type: ignore[no-untyped-def]
 
 @kernel(types.void(CACHE, STATE))
 def _begin_shadow(cache, state):  # type: ignore[no-untyped-def]
-    """Let the shadow hold what the pool holds of requests that are over."""
+    """Let the shadow hold what the pool holds."""
     head = state.head[0]
     entries = state.entries
     for slot in range(len(cache.blocks)):
         e = np.int64(state.slots[slot].entry)
-        if e < 0 or cache.blocks[slot].identity < 0 or entries[e].flags & IN_SHADOW:
+        if e < 0 or entries[e].flags & IN_SHADOW:
             continue
         entries[e].flags |= IN_SHADOW
         entries[e].children = 0
@@ -121,26 +125,51 @@ def _end_shadow(state):  # type: ignore[no-untyped-def]
             drop_if_unheld(state, e)
 
 
-@kernel(types.void(CACHE, STATE, SLOTS, INT))
-def judge(cache, state, chain, prompt):  # type: ignore[no-untyped-def]
-    """Count what the index and the shadow LRU hit of a request's ``prompt`` blocks, and choose the order in force."""
+@kernel(types.void(CACHE, STATE, SLOTS, INT, INT))
+def judge(cache, state, chain, prompt, known):  # type: ignore[no-untyped-def]
+    """Count what the index and the shadow LRU hit of a request's ``prompt`` blocks, ``known`` of which were known."""
     head = state.head[0]
     kept = 1.0 - 1.0 / cache.params[WINDOW]
     hits = held_before(cache, state, chain, prompt) if head.by_hazard == 1 else leading(state, prompt, IN_SHADOW)
-    gained = hits - leading(state, prompt, IN_LRU)
+    by_lru = leading(state, prompt, IN_LRU)
+    gained = hits - by_lru
+    missed = np.float64(max(min(known, prompt) - by_lru, 0))
     head.advantage = kept * head.advantage + gained
     head.given = kept * head.given + (gained if head.by_hazard == 1 else 0)
     head.asked = kept * head.asked + prompt
     head.noise = kept * head.noise + gained * gained
+    head.regret = kept * head.regret + missed
+    head.misses = kept * head.misses + missed * missed
     head.falls *= kept
+
+
+@kernel(types.boolean(CACHE, STATE, types.float64), forceinline=True)
+def _much_to_gain(cache, state, share):  # type: ignore[no-untyped-def]
+    """Whether LRU's regret is at least `share` of what it takes to put the index in force."""
+    head = state.head[0]
+    if head.regret >= share * cache.params[REGRET] * head.asked:
+        return True
+    return head.regret * head.regret > share * cache.params[MISSES] * head.misses
+
+
+@kernel(types.void(CACHE, STATE))
+def choose(cache, state):  # type: ignore[no-untyped-def]
+    """Choose the order in force from now on. The request that was judged is over, in the pool and the shadows."""
+    head = state.head[0]
     if head.by_hazard == 1:
-        if head.advantage < 0.0 and head.given < -cache.params[LOSS] * head.asked:
+        lost = head.advantage < 0.0 and head.given < -cache.params[LOSS] * head.asked
+        if lost:
+            head.falls += 1.0
+        if lost or not _much_to_gain(cache, state, STAYS):
             head.by_hazard = 0
             head.switches += 1
-            head.falls += 1.0
             _begin_shadow(cache, state)
             _order_pool(cache, state, BY_RELEASE)
-    elif head.advantage > cache.params[MARGIN] * head.asked + cache.params[DOUBT] * head.falls * np.sqrt(head.noise):
+        return
+    # What was lost decays, and with it what it takes to come back.
+    lead = min(head.falls, 1.0) * cache.params[MARGIN] * head.asked
+    lead += cache.params[DOUBT] * head.falls * np.sqrt(head.noise)
+    if head.advantage >= lead and _much_to_gain(cache, state, 1.0):
         head.by_hazard = 1
         head.switches += 1
         _end_shadow(state)
@@ -236,21 +265,15 @@ def make_room(state, size, hits, now):  # type: ignore[no-untyped-def]
 
 @kernel(types.void(STATE, INT, INT))
 def admit(state, size, hits):  # type: ignore[no-untyped-def]
-    """Insert ``state.chain[hits:size]`` into the shadow.
-
-    A shadow that began with this request may hold one of them without the blocks before it: those of which the pool
-    has only the copy that this request made were not there yet.
-    """
+    """Insert ``state.chain[hits:size]`` into the shadow."""
     head = state.head[0]
     for i in range(hits, size):
-        e = np.int64(state.chain[i])
-        entry = state.entries[e]
-        if entry.flags & IN_SHADOW == 0:
-            entry.flags |= IN_SHADOW
-            entry.children = 0
-            entry.parent = -1
-            head.shadow_held += 1
-        if i > 0 and entry.parent < 0:
+        entry = state.entries[state.chain[i]]
+        entry.flags |= IN_SHADOW
+        entry.children = 0
+        entry.parent = -1
+        head.shadow_held += 1
+        if i > 0:
             above = np.int64(state.chain[i - 1])
             if state.entries[above].leaf >= 0:
                 remove_leaf(state, above)

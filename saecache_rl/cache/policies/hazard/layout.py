@@ -111,7 +111,9 @@ HEAD = np.dtype(
         ("asked", "f8"),  # decayed blocks asked for, B
         ("noise", "f8"),  # decayed squares of the steps of D, Q
         ("given", "f8"),  # decayed hits more than the shadow LRU's while the index was in force, G
-        ("falls", "f8"),  # decayed number of changes to LRU, F
+        ("falls", "f8"),  # decayed number of times that the index lost its budget, F
+        ("regret", "f8"),  # decayed blocks that were known and that the shadow LRU did not hold, R
+        ("misses", "f8"),  # decayed squares of the steps of R, S
         ("by_hazard", "i8"),  # 1: the order in force is the hazards'; 0: LRU's
         ("switches", "i8"),
         ("model", "i8"),  # which options are set; see `policy`

@@ -12,7 +12,7 @@ from saecache_rl.cache.layout import LAZY, ON_EVICT, ON_RELEASE, SCORE
 from saecache_rl.cache.params import Param, ParamSpace
 from saecache_rl.cache.policies.hazard import features, index, learner, table
 from saecache_rl.cache.policies.hazard.entries import drop_if_unheld, trim
-from saecache_rl.cache.policies.hazard.guard import admit, judge, leading, make_room
+from saecache_rl.cache.policies.hazard.guard import admit, choose, judge, leading, make_room
 from saecache_rl.cache.policies.hazard.index import least_worth, place_of, worth
 from saecache_rl.cache.policies.hazard.layout import AHEAD, IN_SHADOW, allocate, state_at, view
 from saecache_rl.cache.policies.hazard.learner import ADDITIVE, TABLE, learn
@@ -70,7 +70,7 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
     before = request_before(state, known, prompt)
     held = 0
     if head.guarded == 1:
-        judge(cache, state, chain, prompt)
+        judge(cache, state, chain, prompt, known)
     if head.by_hazard == 0:
         held = leading(state, size, IN_SHADOW)
         make_room(state, size, held, now)
@@ -78,6 +78,8 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
     if head.by_hazard == 0:
         admit(state, size, held)
     trim(state, num_blocks)
+    if head.guarded == 1:
+        choose(cache, state)
 
 
 @kernel(ON_EVICT)
@@ -102,9 +104,11 @@ _STEPS = (
 )
 _GUARD = (
     Param("guard.window", 4000.0, 100.0, 1e5, "log", "requests that the guard looks back on"),
-    Param("guard.margin", 0.0005, 1e-6, 0.1, "log", "share of the blocks asked for by which the index must lead"),
-    Param("guard.doubt", 0.5, 0.0, 4.0, "linear", "standard deviations by which the index must lead"),
+    Param("guard.margin", 0.0005, 1e-6, 0.1, "log", "share of the blocks asked for by which the index leads to return"),
+    Param("guard.doubt", 0.5, 0.0, 4.0, "linear", "standard deviations, likewise"),
     Param("guard.loss", 0.0005, 1e-6, 0.1, "log", "share of the blocks asked for that the index may lose"),
+    Param("guard.regret", 0.1, 0.0, 1.0, "linear", "share of the blocks asked for that LRU must miss though known"),
+    Param("guard.misses", 30.0, 0.0, 1000.0, "linear", "or how many such misses of a typical size there must be"),
 )
 SPACE = ParamSpace(_STEPS)
 GUARDED_SPACE = ParamSpace(_STEPS + _GUARD)
@@ -157,7 +161,7 @@ class Hazard(Policy):
         return (LAZY, True) if self.guarded else (LAZY,)
 
     def space(self) -> ParamSpace:
-        """The learner's steps, and the guard's window and margin."""
+        """The learner's steps, and the guard's parameters."""
         return GUARDED_SPACE if self.guarded else SPACE
 
     def state(self, num_blocks: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
@@ -169,7 +173,7 @@ class Hazard(Policy):
         head["model"] = MODELS[self.model]
         head["guarded"] = self.guarded
         head["foresight"] = self.foresight
-        head["by_hazard"] = True
+        head["by_hazard"] = not self.guarded
         return learner.start() if self.model == "additive" else np.zeros(table.NUM_REALS), ints
 
 
