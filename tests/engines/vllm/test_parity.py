@@ -29,7 +29,7 @@ pytestmark = pytest.mark.live
 
 #: Names of agents; None: LRU against vLLM's own pool.
 PEERS = ["fifo", "slru", "s3fifo", "arc", "gdsf", "lhd", "lecar", "tlru", "workload_aware", "marconi", "lpc"]
-SIDES = [None, "lru", *PEERS, "unicache", "saecache", "hazard", "adaptive"]
+SIDES = [None, "lru", *PEERS, "unicache", "saecache", "hazard", "adaptive", "adaptive_eager"]
 #: vLLM reports evictions as events, or our pool takes its short ways.
 EVENTS = pytest.mark.parametrize("events", [True, False], ids=["events", "no events"])
 
