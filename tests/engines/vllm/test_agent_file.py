@@ -51,6 +51,8 @@ def saved(path: Path, name: str = "saecache") -> Any:
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)  # vLLM, if it was imported, has it otherwise
+    # A command that ran in this process has its own way of telling, and turned all loggers off that there were.
+    monkeypatch.setattr(logging.getLogger("vllm.saecache_rl"), "disabled", False)
     caplog.set_level(logging.INFO, logger="vllm.saecache_rl")
     return caplog
 
