@@ -9,16 +9,15 @@ import operator
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Discrete
 
 from saecache_rl.engines.stats import WindowStats
 from saecache_rl.engines.stepped import SteppedSimulator
 from saecache_rl.envs.arguments import capacity, known_choice, predictor_of, trace_of, whole_number
 from saecache_rl.envs.candidates import EvictionLayout, observe
+from saecache_rl.envs.episode import EpisodeEnv, Observation
 from saecache_rl.envs.picture import write_candidates
 from saecache_rl.errors import InputError
 from saecache_rl.predictor.base import Predictor
@@ -28,11 +27,10 @@ from saecache_rl.workloads.trace import Trace
 ENGINES = ("simulator",)
 VICTIMS = ("block", "run")
 
-Observation = npt.NDArray[np.float32]
 Step = tuple[Observation, float, bool, bool, dict[str, Any]]
 
 
-class PrefixCacheEvictionEnv(gymnasium.Env[Observation, np.int64]):
+class PrefixCacheEvictionEnv(EpisodeEnv[np.int64]):
     """Choose victims: one step evicts one of k leaves, then serves until the next victim is needed.
 
     - Candidates, least recent first: the least recent leaf of each queue and token type, and where k leaves room the
@@ -55,6 +53,7 @@ class PrefixCacheEvictionEnv(gymnasium.Env[Observation, np.int64]):
         num_blocks: capacity.
     """
 
+    engine: SteppedSimulator
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 10}  # noqa: RUF012 Gymnasium's own
 
     def __init__(
@@ -112,7 +111,6 @@ class PrefixCacheEvictionEnv(gymnasium.Env[Observation, np.int64]):
                 "lower it"
             )
         self._prompt_tokens = int(self.trace.prompt_tokens.sum(dtype=np.int64))
-        self._ready = False
         self._rewarded = 0
         self._masked = 0
 
@@ -128,12 +126,8 @@ class PrefixCacheEvictionEnv(gymnasium.Env[Observation, np.int64]):
         Raises:
             InputError: `options` has an entry; there are none.
         """
-        if options:
-            raise InputError(f"reset takes no options, not {sorted(options)}; give them when the environment is made")
-        super().reset(seed=seed)
-        self.engine.reset()
+        self._begin(seed, options)
         self.engine.advance()
-        self._ready = True
         self._rewarded = 0
         self._masked = 0
         return self._observe(), self._info()
@@ -145,8 +139,7 @@ class PrefixCacheEvictionEnv(gymnasium.Env[Observation, np.int64]):
             InputError: `action` is no whole number of 0 … k - 1.
             ResetNeeded: before the first `reset`, or after the last request.
         """
-        if not self._ready or self.engine.done:
-            raise ResetNeeded("every request has been served; call reset()" if self._ready else "call reset()")
+        self._check_ready()
         choice = self._choice(action)
         if choice >= self.engine.num_candidates:
             self._masked += 1
@@ -201,12 +194,3 @@ class PrefixCacheEvictionEnv(gymnasium.Env[Observation, np.int64]):
             now = float(engine.cache.pool["now"][0])
             return write_candidates(engine.candidates, now=now, request=engine.position, needed=engine.needed)
         return None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the engine's compiled functions; its state goes along as arrays."""
-        return {**self.__dict__, "engine": self.engine.state_dict()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.engine = self._engine()
-        self.engine.load_state_dict(state["engine"])

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, SupportsFloat
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box
 from omegaconf import OmegaConf
 
@@ -23,6 +21,7 @@ from saecache_rl.engines.simulator import Simulator
 from saecache_rl.engines.stats import WindowStats
 from saecache_rl.engines.vllm.live_settings import LiveSettings, is_live
 from saecache_rl.envs.arguments import capacity, known_choice, predictor_of, trace_of, whole_number
+from saecache_rl.envs.episode import EpisodeEnv, Observation
 from saecache_rl.envs.observation import ObservationLayout
 from saecache_rl.envs.picture import draw, write
 from saecache_rl.errors import InputError
@@ -33,11 +32,10 @@ from saecache_rl.workloads.trace import Trace
 ENGINES = ("simulator", "vllm", "vllm_cpu_tiny", "vllm_a40")
 REWARDS = ("token_hit_ratio", "ttft")
 
-Observation = npt.NDArray[np.float32]
 Step = tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]
 
 
-class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
+class PrefixCacheTuningEnv(EpisodeEnv[npt.NDArray[np.float32]]):
     """Tune a prefix-cache policy online: one step serves a window of requests.
 
     - Action: Box [-1, 1], an entry for each of the policy's parameters, mapped to its bounds by `param_space`.
@@ -119,7 +117,6 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
         self.layout = ObservationLayout.of(self.param_space)
         self.observation_space = self.layout.box()
         self.action_space = Box(-1.0, 1.0, (len(self.param_space),), np.float32)
-        self._ready = False
         self._stats = WindowStats.empty()
         self._params = self.param_space.start()
 
@@ -140,11 +137,7 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
         Raises:
             InputError: `options` has an entry; there are none.
         """
-        if options:
-            raise InputError(f"reset takes no options, not {sorted(options)}; give them when the environment is made")
-        super().reset(seed=seed)
-        self.engine.reset()
-        self._ready = True
+        self._begin(seed, options)
         self._stats = WindowStats.empty()
         self._params = self.param_space.start()
         return self._observe(), self._info()
@@ -159,8 +152,7 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
         Raises:
             ResetNeeded: before the first `reset`, or after the last request.
         """
-        if not self._ready or self.engine.done:
-            raise ResetNeeded("every request has been served; call reset()" if self._ready else "call reset()")
+        self._check_ready()
         self._params = self._params if params is None else params
         self._stats = self.engine.serve(self.window, self._params)
         return self._observe(), self._reward(), False, self.engine.done, self._info()
@@ -189,15 +181,6 @@ class PrefixCacheTuningEnv(gymnasium.Env[Observation, npt.NDArray[np.float32]]):
         if self.render_mode == "rgb_array":
             return draw(self.engine.held_by_type(), self.num_blocks)
         return None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the engine's compiled functions; its state goes along as arrays."""
-        return {**self.__dict__, "engine": self.engine.state_dict()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.engine = self._engine()
-        self.engine.load_state_dict(state["engine"])
 
 
 def _live_settings(engine: object) -> LiveSettings | None:

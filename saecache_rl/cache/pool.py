@@ -183,6 +183,18 @@ def release(cache, on_release, chain, size):  # type: ignore[no-untyped-def]
             push(blocks, cache.heaps, cache.arena, slot)
 
 
+@kernel(INT(CACHE, INT, SLOTS), forceinline=True)
+def take_free(cache, need, taken):  # type: ignore[no-untyped-def]
+    """Take up to `need` slots that hold no block into `taken`; return how many there were."""
+    pool = cache.pool[0]
+    free = 0
+    while free < need and pool.free > 0:
+        pool.free -= 1
+        taken[free] = cache.free_slots[pool.free]
+        free += 1
+    return free
+
+
 @kernel(types.void(CACHE, INT))
 def release_unhashed(cache, slot):  # type: ignore[no-untyped-def]
     """Give back a slot that holds a partial block: worth nothing, used first."""

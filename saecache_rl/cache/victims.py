@@ -11,10 +11,11 @@ import math
 import numpy as np
 from numba import types
 
+from saecache_rl.cache.generator import next_state
 from saecache_rl.cache.heap import append, precedes, push, rebuild, remove, replace_head, sift_up
 from saecache_rl.cache.layout import CACHE, FLOORS, INT, LAZY, ON_EVICT, SLOTS
 from saecache_rl.cache.lazy import SCORER, SCORES, take_lazy
-from saecache_rl.cache.pool import evict
+from saecache_rl.cache.pool import evict, take_free
 from saecache_rl.compiled import kernel
 
 #: Unordered classes with more candidates are sampled.
@@ -33,8 +34,7 @@ def _rescore(cache, score, c, slots, scores):  # type: ignore[no-untyped-def]
         heap.sampled = 1
         state = cache.pool[0].random
         for i in range(SAMPLE):
-            # A 64-bit linear congruential step; Knuth's MMIX constants (TAOCP 2, 3.3.4).
-            state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+            state = next_state(state)
             slots[i] = cache.arena[heap.start + np.int64((state >> np.uint64(33)) % np.uint64(size))]
         cache.pool[0].random = state
         score(cache, slots, SAMPLE, scores)
@@ -246,11 +246,7 @@ def take(cache, score, on_evict, need, taken, slots, scores):  # type: ignore[no
     `slots` and `scores` are room for N slots and scores.
     """
     pool = cache.pool[0]
-    free = 0
-    while free < need and pool.free > 0:
-        pool.free -= 1
-        taken[free] = cache.free_slots[pool.free]
-        free += 1
+    free = take_free(cache, need, taken)
     if free == need:
         return need
     if pool.stepwise == 1:

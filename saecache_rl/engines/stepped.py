@@ -16,6 +16,7 @@ from numba import types
 from saecache_rl.cache.candidates import find_candidates, take_chosen
 from saecache_rl.cache.params import PolicyParams
 from saecache_rl.cache.policies.queued_lru import QueuedLRU
+from saecache_rl.cache.pool import take_free
 from saecache_rl.compiled import kernel
 from saecache_rl.engines.serve import (
     FUNCTION_WORDS,
@@ -85,10 +86,7 @@ def advance(handle, block_size, end, choice, run):  # type: ignore[no-untyped-de
             p.taken = 0
             p.used = 0
             p.begun = 1
-        while p.taken < p.goal and cache.pool[0].free > 0:
-            cache.pool[0].free -= 1
-            work.taken[p.taken] = cache.free_slots[cache.pool[0].free]
-            p.taken += 1
+        p.taken += take_free(cache, p.goal - p.taken, work.taken[p.taken :])
         if p.taken < p.goal:
             # How long the reply will be is not known while its request is served.
             p.needed = max(prompt_slots(requests, block_size, r, p.hits) - p.taken, 1)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -22,9 +19,9 @@ from saecache_rl.envs import EvictionLayout, PrefixCacheEvictionEnv
 from saecache_rl.errors import InputError
 from saecache_rl.vocabulary import QUEUE_NAMES, TOKEN_TYPE_NAMES, TokenType
 from saecache_rl.workloads.trace import Trace
+from tests.envs.support import check_colon_form, check_hash_seed
 from tests.support import TraceBuilder, tiny_trace
 
-ROOT = Path(__file__).resolve().parents[2]
 ID = "SAECache/PrefixCacheEviction-v0"
 
 
@@ -405,39 +402,11 @@ def test_a_predictor_decides_the_queue_of_first_turns(trace: Trace) -> None:
 
 
 def test_the_colon_form_of_the_id_imports_the_package() -> None:
-    code = (
-        "import gymnasium\n"
-        f"env = gymnasium.make('saecache_rl:{ID}', "
-        "workload={'_target_': 'tests.support.tiny_trace', 'requests': 100}, num_blocks=200)\n"
-        "env.reset(seed=0)\n"
-        "print(env.spec.id)\n"
-    )
-    command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == ID
+    check_colon_form(ID, 100, "200")
 
 
 def test_a_run_does_not_depend_on_the_hash_seed() -> None:
-    code = (
-        "import hashlib\n"
-        "from tests.envs.test_eviction import make, rollout\n"
-        "from tests.support import tiny_trace\n"
-        "env = make(tiny_trace(0, 150)); env.reset(seed=0)\n"
-        "print(hashlib.sha256(rollout(env, 1)).hexdigest())\n"
-    )
-    printed = set()
-    for seed in ("0", "1", "4242"):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={"PYTHONHASHSEED": seed, "PATH": ""},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        printed.add(done.stdout)
-    assert len(printed) == 1
+    check_hash_seed(__name__)
 
 
 @pytest.mark.parametrize(

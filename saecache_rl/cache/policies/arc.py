@@ -14,9 +14,8 @@ from saecache_rl.cache.policies.history import (
     FIRST,
     HISTORY,
     SECOND,
-    WANTED,
+    claim,
     empty_history,
-    forget,
     history_at,
     note,
     recall,
@@ -89,13 +88,7 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
         slot = chain[i]
         block = cache.blocks[slot]
         if is_new(block, lists[slot]):
-            to = 1
-            ghost = recall(history, fingerprint_of(cache, block.identity))
-            if ghost >= 0:
-                if history.records[ghost].list == WANTED:
-                    to = 2
-                forget(history, ghost)
-            relist(cache, slot, to)
+            relist(cache, slot, 2 if claim(history, fingerprint_of(cache, block.identity)) >= 0 else 1)
         block.cls = lists[slot] - 1
         block.key = cache.pool[0].release
     bound(cache, history)

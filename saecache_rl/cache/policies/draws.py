@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from saecache_rl.cache.generator import next_state
 from saecache_rl.cache.layout import CACHE, INT
 from saecache_rl.compiled import kernel
 from saecache_rl.errors import InputError
@@ -14,9 +15,9 @@ from saecache_rl.errors import InputError
 def draw(cache, place):  # type: ignore[no-untyped-def]
     """Uniform in [0, 1), from the generator at ``cache.ints[place]``.
 
-    The high bits of a 64-bit linear congruential step; Knuth's MMIX constants (TAOCP 2, 3.3.4).
+    The high bits of the generator's next state.
     """
-    state = np.uint64(cache.ints[place]) * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+    state = next_state(np.uint64(cache.ints[place]))
     cache.ints[place] = np.int64(state)
     return np.float64(state >> np.uint64(11)) * 2.0**-53
 

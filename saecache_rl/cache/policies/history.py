@@ -132,6 +132,17 @@ def want(history, number, most):  # type: ignore[no-untyped-def]
     trim(history, WANTED, most)  # binds only live, where a request may end before its blocks are inserted
 
 
+@kernel(INT(HISTORY, INT))
+def claim(history, fingerprint):  # type: ignore[no-untyped-def]
+    """A block was inserted: forget its record. Return the count there if it was waited for, else -1."""
+    number = recall(history, fingerprint)
+    if number < 0:
+        return np.int64(-1)
+    count = np.int64(history.records[number].count) if history.records[number].list == WANTED else np.int64(-1)
+    forget(history, number)
+    return count
+
+
 @kernel(INT(HISTORY, INT, INT))
 def note(history, fingerprint, target):  # type: ignore[no-untyped-def]
     """Remember a block as the newest of a list, whatever was remembered of it; return its record's number.

@@ -18,9 +18,8 @@ from saecache_rl.cache.policies.draws import checked_seed, draw
 from saecache_rl.cache.policies.history import (
     FIRST,
     SECOND,
-    WANTED,
+    claim,
     empty_history,
-    forget,
     history_at,
     note,
     recall,
@@ -107,12 +106,7 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
         slot = chain[i]
         block = cache.blocks[slot]
         if is_new(block, frequency[slot]):
-            frequency[slot] = 1
-            record = recall(history, fingerprint_of(cache, block.identity))
-            if record >= 0:
-                if history.records[record].list == WANTED:
-                    frequency[slot] = history.records[record].count + 1
-                forget(history, record)
+            frequency[slot] = max(claim(history, fingerprint_of(cache, block.identity)), 0) + 1
         block.cls = min(frequency[slot], FREQUENCIES) - 1
         block.key = cache.pool[0].release
     cache.ints[CLOCK] += size

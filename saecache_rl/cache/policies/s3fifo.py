@@ -14,9 +14,8 @@ from saecache_rl.cache.policies.chosen import CHOSEN, head_of, score_chosen
 from saecache_rl.cache.policies.columns import column, is_new
 from saecache_rl.cache.policies.history import (
     FIRST,
-    WANTED,
+    claim,
     empty_history,
-    forget,
     history_at,
     note,
     recall,
@@ -121,10 +120,7 @@ def on_release(cache, chain, size):  # type: ignore[no-untyped-def]
         slot = chain[i]
         block = cache.blocks[slot]
         if is_new(block, queues[slot]):
-            ghost = recall(history, fingerprint_of(cache, block.identity))
-            if ghost >= 0:
-                in_main |= history.records[ghost].list == WANTED
-                forget(history, ghost)
+            in_main |= claim(history, fingerprint_of(cache, block.identity)) >= 0
             frequency[slot] = 0
             enter(cache, slot, MAIN if in_main else SMALL)
         elif in_main:

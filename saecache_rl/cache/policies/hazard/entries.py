@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from saecache_rl.cache.fingerprints import enter, home, look_up, take_out
 from saecache_rl.cache.policies.hazard.layout import (
     CENSORED,
     DEEPEST,
@@ -30,23 +31,10 @@ INT = types.int64
 PARTS = LISTED | IN_LRU | RECENTLY
 
 
-@kernel(inline="always")
-def home(fingerprint, mask):  # type: ignore[no-untyped-def]
-    """Where a fingerprint belongs in the table; multiplicative hashing, Knuth TAOCP 3, 6.4."""
-    return np.int64((np.uint64(fingerprint) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
-
-
 @kernel(INT(STATE, INT), forceinline=True)
 def find(state, fingerprint):  # type: ignore[no-untyped-def]
     """The entry of a fingerprint, -1 if it is not known."""
-    table = state.table
-    mask = len(table) - 1
-    place = home(fingerprint, mask)
-    while table[place] >= 0:
-        if state.entries[table[place]].fingerprint == fingerprint:
-            return np.int64(table[place])
-        place = (place + 1) & mask
-    return np.int64(-1)
+    return look_up(state.table, state.entries, fingerprint)
 
 
 @kernel(types.boolean(STATE, INT), forceinline=True)
@@ -68,22 +56,7 @@ def forget(state, e):  # type: ignore[no-untyped-def]
         segment = state.segments[entry.segment % len(state.segments)]
         if segment.used == UNUSED:
             segment.used = CENSORED
-    table = state.table
-    mask = len(table) - 1
-    place = home(entry.fingerprint, mask)
-    while table[place] != e:
-        place = (place + 1) & mask
-    hole = place
-    table[hole] = -1
-    place = (place + 1) & mask
-    while table[place] >= 0:
-        wanted = home(state.entries[table[place]].fingerprint, mask)
-        # A follower may fill the hole unless its home lies after the hole on the way to it.
-        if ((place - wanted) & mask) >= ((place - hole) & mask):
-            table[hole] = table[place]
-            table[place] = -1
-            hole = place
-        place = (place + 1) & mask
+    take_out(state.table, state.entries, e)
     entry.fingerprint = -1
     entry.older = state.head[0].free_entry
     state.head[0].free_entry = e
@@ -111,11 +84,7 @@ def remember(state, fingerprint):  # type: ignore[no-untyped-def]
     entry.count = 0
     entry.lineages = 0
     entry.flags = 0
-    mask = len(state.table) - 1
-    place = home(fingerprint, mask)
-    while state.table[place] >= 0:
-        place = (place + 1) & mask
-    state.table[place] = e
+    enter(state.table, fingerprint, e)
     return e
 
 
@@ -134,7 +103,7 @@ def recall(state, fingerprint, deeper):  # type: ignore[no-untyped-def]
 
 
 @kernel(types.void(STATE, INT, INT, INT, INT), forceinline=True)
-def take_out(state, first, last, count, parts):  # type: ignore[no-untyped-def]
+def cut_out(state, first, last, count, parts):  # type: ignore[no-untyped-def]
     """Take the entries from `first` to `last`, all of the same parts, out of the list, and so out of the shadow LRU."""
     head = state.head[0]
     newer, older = np.int64(state.entries[first].newer), np.int64(state.entries[last].older)
@@ -163,7 +132,7 @@ def unlist(state, e):  # type: ignore[no-untyped-def]
     """Take one entry out of the list."""
     parts = np.int64(state.entries[e].flags & PARTS)
     state.entries[e].flags &= 255 - PARTS
-    take_out(state, e, e, 1, parts)
+    cut_out(state, e, e, 1, parts)
 
 
 @kernel(types.void(STATE, INT), forceinline=True)
@@ -189,7 +158,7 @@ def unlist_chain(state, size):  # type: ignore[no-untyped-def]
             entries[below].flags &= 255 - PARTS
             last = below
             end += 1
-        take_out(state, e, last, end - first, parts)
+        cut_out(state, e, last, end - first, parts)
         first = end
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from saecache_rl.cache.generator import next_state
 from saecache_rl.cache.lazy import LEAST_SPAN, MOST_SPAN, SPAN
 from saecache_rl.cache.policies.hazard.index import least_worth, place_of, worth
 from saecache_rl.cache.policies.hazard.layout import STATE
@@ -144,8 +145,7 @@ def sample_leaf(state, now):  # type: ignore[no-untyped-def]
     random = head.random
     best, lowest = np.int64(state.leaves[0]), np.inf
     for _ in range(SAMPLE):
-        # Knuth's MMIX constants, as the pool's sampler has them.
-        random = random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+        random = next_state(random)
         e = np.int64(state.leaves[np.int64((random >> np.uint64(33)) % np.uint64(head.leaves))])
         score = worth_of(state, e, now)
         if score < lowest:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
+from saecache_rl.cache.fingerprints import home
 from saecache_rl.cache.ghosts import fingerprint_of
 from saecache_rl.cache.heap import push, remove
 from saecache_rl.cache.layout import CACHE, GENERATED, INT, SLOTS
@@ -24,7 +25,6 @@ from saecache_rl.cache.policies.hazard.entries import (
     ends_segment,
     enlist_chain,
     find,
-    home,
     recall,
     remember,
     unlist_chain,
